@@ -1,5 +1,7 @@
-//! Compiles the C halves of drivers, each into a shared object of its own, which the library embeds and loads when such a driver is asked for: DPDK's ports, and libfabric's words.
-//! Without the development files of what a driver needs there is none, and it says so.
+//! Compiles the C halves of drivers, each into a shared object of its own, which the
+//! library embeds and loads when such a driver is asked for: DPDK's ports, and
+//! libfabric's words. Without the development files of what a driver needs there is none,
+//! and it says so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,8 +62,10 @@ fn main() {
             }
             Err(reason) => ("None".to_owned(), reason),
         };
-        let text = format!("const IMAGE: Option<&[u8]> = {image};\nconst ABSENT: &str = {absent:?};\n");
-        std::fs::write(out.join(format!("{}_shim.rs", shim.name)), text).expect("OUT_DIR can be written to");
+        let text =
+            format!("const IMAGE: Option<&[u8]> = {image};\nconst ABSENT: &str = {absent:?};\n");
+        std::fs::write(out.join(format!("{}_shim.rs", shim.name)), text)
+            .expect("OUT_DIR can be written to");
     }
 }
 
@@ -69,15 +73,25 @@ impl Shim {
     fn build(&self, out: &Path) -> Result<PathBuf, String> {
         let Shim { name, sources, module, oldest, title, libraries, remedy } = self;
         if std::env::var_os("HOST") != std::env::var_os("TARGET") {
-            return Err(format!("this program was built without {title}: it was built on a machine of another kind"));
+            return Err(format!(
+                "this program was built without {title}: it was built on a machine of another kind"
+            ));
         }
-        let without = |why: &str| format!("this program was built without {title} ({why}): {remedy}");
+        let without =
+            |why: &str| format!("this program was built without {title} ({why}): {remedy}");
         let flags = pkg_config(&["--cflags", &format!("{module} >= {oldest}")])
             .ok_or_else(|| without(&format!("{module} {oldest} or newer was not there")))?;
         let search = pkg_config(&["--libs-only-L", module]).unwrap_or_default();
         let library = out.join(format!("libholdfast_{name}.so"));
-        // A shared object is no archive, which is what the crate's own commands make: its compiler, its flags, our command.
-        let mut command = cc::Build::new().opt_level(3).pic(true).warnings(true).extra_warnings(true).get_compiler().to_command();
+        // A shared object is no archive, which is what the crate's own commands make: its
+        // compiler, its flags, our command.
+        let mut command = cc::Build::new()
+            .opt_level(3)
+            .pic(true)
+            .warnings(true)
+            .extra_warnings(true)
+            .get_compiler()
+            .to_command();
         command.args(flags.split_whitespace()).args(["-shared", sources[0], "-o"]).arg(&library);
         command.args(search.split_whitespace()).args(*libraries);
         match command.output() {
@@ -98,11 +112,18 @@ fn pkg_config(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Looks again when a package has come or gone. A file that is not there would make cargo look every time, a directory does not.
+/// Looks again when a package has come or gone. A file that is not there would make cargo
+/// look every time, a directory does not.
 fn watch_packages() {
     let known = pkg_config(&["--variable", "pc_path", "pkg-config"]).unwrap_or_default();
-    let usual = ["/usr/lib/x86_64-linux-gnu/pkgconfig", "/usr/lib/aarch64-linux-gnu/pkgconfig", "/usr/lib/pkgconfig"];
-    for directory in known.trim().split(':').chain(usual).filter(|directory| Path::new(directory).is_dir()) {
+    let usual = [
+        "/usr/lib/x86_64-linux-gnu/pkgconfig",
+        "/usr/lib/aarch64-linux-gnu/pkgconfig",
+        "/usr/lib/pkgconfig",
+    ];
+    for directory in
+        known.trim().split(':').chain(usual).filter(|directory| Path::new(directory).is_dir())
+    {
         println!("cargo::rerun-if-changed={directory}");
     }
 }

@@ -1,4 +1,5 @@
-//! A whole box in one process: edge, switch, manager, coordinator and two runtimes, with a counted pool, without an operating system.
+//! A whole box in one process: edge, switch, manager, coordinator and two runtimes, with
+//! a counted pool, without an operating system.
 
 use holdfast::config::{self, Plan};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
@@ -60,7 +61,8 @@ pub(crate) struct WholeBox {
 impl WholeBox {
     /// A box whose runtimes have started.
     pub(crate) fn new() -> WholeBox {
-        let plan = config::read("fuzz.yaml", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let plan =
+            config::read("fuzz.yaml", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
         let now = 1_000_000 * MILLISECOND;
         let fabric = FabricConfig::default();
         let switch = Switch::new(SwitchConfig {
@@ -91,11 +93,22 @@ impl WholeBox {
         let macs = [([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)];
         let edges = plan.edges(&macs, &vec![None; plan.bfd.len()], || 1);
         let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
-        let mut host = Host::new(edges, Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)));
+        let mut host = Host::new(
+            edges,
+            Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)),
+        );
         host.hub.handle_coordinator(coordinator.me);
         let coordinator = Coordinator::new(coordinator, now);
         let pool = MemoryPool::new(BUFFERS);
-        let mut whole = WholeBox { plan, host, out: HostOut::default(), coordinator, runtimes: Vec::new(), pool, now };
+        let mut whole = WholeBox {
+            plan,
+            host,
+            out: HostOut::default(),
+            coordinator,
+            runtimes: Vec::new(),
+            pool,
+            now,
+        };
         for _ in 0..4 {
             whole.wait(25);
         }
@@ -106,7 +119,13 @@ impl WholeBox {
     /// A frame arrives by a port.
     pub(crate) fn arrives(&mut self, port: u8, frame: &[u8]) {
         if let Some(packet) = self.packet(frame) {
-            self.host.handle_port(port % 2, &mut vec![packet], self.now, &mut self.out, &mut self.pool);
+            self.host.handle_port(
+                port % 2,
+                &mut vec![packet],
+                self.now,
+                &mut self.out,
+                &mut self.pool,
+            );
         }
         self.carry();
     }
@@ -116,7 +135,13 @@ impl WholeBox {
         let at = usize::from(number) % self.runtimes.len();
         let from = self.runtimes[at].runtime.me();
         if let Some(packet) = self.packet(frame) {
-            self.host.handle_runtime(from, &mut vec![packet], self.now, &mut self.out, &mut self.pool);
+            self.host.handle_runtime(
+                from,
+                &mut vec![packet],
+                self.now,
+                &mut self.out,
+                &mut self.pool,
+            );
         }
         self.carry();
     }
@@ -143,9 +168,16 @@ impl WholeBox {
             for at in 0..self.runtimes.len() {
                 let process = &mut self.runtimes[at];
                 let mut frames = Vec::new();
-                moved |= process.runtime.turn(&mut process.rx, &mut frames, &mut self.pool, self.now);
+                moved |=
+                    process.runtime.turn(&mut process.rx, &mut frames, &mut self.pool, self.now);
                 let from = process.runtime.me();
-                self.host.handle_runtime(from, &mut frames, self.now, &mut self.out, &mut self.pool);
+                self.host.handle_runtime(
+                    from,
+                    &mut frames,
+                    self.now,
+                    &mut self.out,
+                    &mut self.pool,
+                );
                 moved |= self.carry();
             }
             if !moved {
@@ -233,8 +265,13 @@ impl WholeBox {
             protection: chain.protection.build(),
         };
         let specs = self.plan.chains.iter().map(spec).collect();
-        let config =
-            RuntimeConfig { me: peer, flows: 64, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };
+        let config = RuntimeConfig {
+            me: peer,
+            flows: 64,
+            seed: 1,
+            report_interval: 20 * MILLISECOND,
+            fabric: FabricConfig::default(),
+        };
         self.runtimes.push(Process { runtime: Runtime::new(config, specs), rx: Vec::new() });
         self.host.hub.handle_started(peer);
     }

@@ -1,5 +1,7 @@
-//! Two BFD sessions, and whatever happens to what they send each other: lost, late, twice, bits flipped, made up, while intervals change and a side is switched
-//! off. Nothing panics. Where packets are signed, nothing but what the other side has sent is believed, and when the link is whole again both come up.
+//! Two BFD sessions, and whatever happens to what they send each other: lost, late,
+//! twice, bits flipped, made up, while intervals change and a side is switched off.
+//! Nothing panics. Where packets are signed, nothing but what the other side has sent is
+//! believed, and when the link is whole again both come up.
 
 use arbitrary::Arbitrary;
 use holdfast_node::bfd::{Key, KeyKind, Session, Settings};
@@ -39,7 +41,8 @@ struct Link {
 impl Link {
     fn hear(&mut self, to: usize, payload: &[u8], is_genuine: bool) {
         let before = (self.sessions[to].state(), self.sessions[to].remote_discriminator());
-        let is_taken = Control::parse(payload).is_ok_and(|packet| self.sessions[to].handle(&packet, payload, self.now).is_ok());
+        let is_taken = Control::parse(payload)
+            .is_ok_and(|packet| self.sessions[to].handle(&packet, payload, self.now).is_ok());
         if !is_taken {
             assert_eq!(
                 (self.sessions[to].state(), self.sessions[to].remote_discriminator()),
@@ -57,10 +60,14 @@ impl Link {
             let mut payload = [0; MAX_LEN];
             let random = &mut self.random;
             let mut draw = || {
-                *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 *random
             };
-            while let Some(len) = self.sessions[side].poll_transmit(self.now, &mut draw, &mut payload) {
+            while let Some(len) =
+                self.sessions[side].poll_transmit(self.now, &mut draw, &mut payload)
+            {
                 assert!(Control::parse(&payload[..len]).is_ok(), "what is sent is well-formed");
                 self.sent[1 - side].push(payload[..len].to_vec());
             }
@@ -104,7 +111,11 @@ impl Link {
             }
             Step::Intervals { side, transmit, receive, multiplier } => {
                 let transmit = u32::from(transmit) + 1;
-                self.sessions[usize::from(side)].set_intervals(transmit, receive.into(), multiplier % 8 + 1);
+                self.sessions[usize::from(side)].set_intervals(
+                    transmit,
+                    receive.into(),
+                    multiplier % 8 + 1,
+                );
             }
             Step::Wait(milliseconds) => self.now += u64::from(milliseconds) * 1_000_000,
         }
@@ -113,11 +124,22 @@ impl Link {
 }
 
 pub(crate) fn run(data: &[u8]) {
-    let Some((signed, steps)) = crate::structured::<(Option<bool>, Vec<Step>)>(data) else { return };
-    let kind = |is_meticulous| if is_meticulous { KeyKind::MeticulousKeyedSha1 } else { KeyKind::KeyedSha1 };
+    let Some((signed, steps)) = crate::structured::<(Option<bool>, Vec<Step>)>(data) else {
+        return;
+    };
+    let kind = |is_meticulous| {
+        if is_meticulous { KeyKind::MeticulousKeyedSha1 } else { KeyKind::KeyedSha1 }
+    };
     let session = |side: u32| {
-        let key = signed.map(|is_meticulous| Key::new(kind(is_meticulous), 7, b"a secret of both").expect("a good key"));
-        Session::new(Settings { min_transmit: 50_000, min_receive: 50_000, multiplier: 3, key }, side, side << 20, SECOND)
+        let key = signed.map(|is_meticulous| {
+            Key::new(kind(is_meticulous), 7, b"a secret of both").expect("a good key")
+        });
+        Session::new(
+            Settings { min_transmit: 50_000, min_receive: 50_000, multiplier: 3, key },
+            side,
+            side << 20,
+            SECOND,
+        )
     };
     let mut link = Link {
         sessions: [session(1), session(2)],

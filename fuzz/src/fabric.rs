@@ -1,6 +1,7 @@
-//! Whatever happens to frames on their way, with keys and without: lost, cut, bits flipped, played back, made up. Nothing panics; what is delivered is what
-//! was sent, in order; and once the network behaves all of it is delivered. Without keys frames are only lost, doubled and reordered: who
-//! forges one is believed there.
+//! Whatever happens to frames on their way, with keys and without: lost, cut, bits
+//! flipped, played back, made up. Nothing panics; what is delivered is what was sent, in
+//! order; and once the network behaves all of it is delivered. Without keys frames are
+//! only lost, doubled and reordered: who forges one is believed there.
 
 use arbitrary::Arbitrary;
 use holdfast_node::channel::{Fabric, FabricConfig, Key, KeyRing};
@@ -38,7 +39,9 @@ enum Step {
 
 fn ring(first: u8) -> KeyRing {
     // All ends always have all keys: only which one is current changes.
-    let keys = (0..3u8).map(|number| (number + first) % 3).map(|number| Key { number, secret: [number + 1; 32] });
+    let keys = (0..3u8)
+        .map(|number| (number + first) % 3)
+        .map(|number| Key { number, secret: [number + 1; 32] });
     KeyRing::new(keys.collect()).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -62,7 +65,14 @@ impl Wire {
             }
             fabric
         };
-        Wire { ends: [end(0), end(1)], is_sealed, frames: Vec::new(), sent: [0; 2], got: [0; 2], now: 1 }
+        Wire {
+            ends: [end(0), end(1)],
+            is_sealed,
+            frames: Vec::new(),
+            sent: [0; 2],
+            got: [0; 2],
+            now: 1,
+        }
     }
 
     fn send(&mut self, from: usize, len: u16) {
@@ -94,7 +104,11 @@ impl Wire {
     fn look(&mut self, at: usize) {
         for (record, body) in self.ends[at].inbox.records() {
             assert_eq!(record.from, ENDS[1 - at]);
-            assert_eq!(body[..4], self.got[at].to_be_bytes(), "records are delivered once and in order");
+            assert_eq!(
+                body[..4],
+                self.got[at].to_be_bytes(),
+                "records are delivered once and in order"
+            );
             assert!(body[4..].iter().all(|byte| *byte == 0xa5), "a record is what was sent");
             self.got[at] += 1;
         }

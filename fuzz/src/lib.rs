@@ -1,9 +1,9 @@
 //! Fuzz targets as plain functions: any bytes go in, and a panic is a bug.
 //!
-//! The same functions are run in two ways. The gate runs each over its checked-in corpus and
-//! over seeded mutations of it, in the build of all other tests (`tests/corpora.rs`). libFuzzer
-//! runs them guided by coverage, for as long as one likes (`libfuzzer/`, `tests/fuzz.sh` of the
-//! repository), and grows the corpora.
+//! The same functions are run in two ways. The gate runs each over its checked-in corpus
+//! and over seeded mutations of it, in the build of all other tests (`tests/corpora.rs`).
+//! libFuzzer runs them guided by coverage, for as long as one likes (`libfuzzer/`,
+//! `tests/fuzz.sh` of the repository), and grows the corpora.
 #![forbid(unsafe_code)]
 
 mod assembly;
@@ -25,8 +25,8 @@ use arbitrary::{Arbitrary, Unstructured};
 pub struct Target {
     /// Also the name of its corpus.
     pub name: &'static str,
-    /// Takes any bytes and panics only where there is a bug. It keeps nothing from one run to the
-    /// next, so an input that has failed once fails again.
+    /// Takes any bytes and panics only where there is a bug. It keeps nothing from one
+    /// run to the next, so an input that has failed once fails again.
     pub run: fn(&[u8]),
     /// How many mutations of its corpus the gate runs: fewer where one costs more.
     pub mutations: u64,

@@ -3,20 +3,56 @@
 /// Inputs grow no longer than this; libFuzzer's own default.
 pub const MAX_LEN: usize = 4096;
 
-/// Values at which arithmetic and comparisons change their mind, and bytes that text is made of.
-const BYTES: &[u8] = b"\x00\x01\x02\x0f\x10\x20\x40\x7e\x7f\x80\x81\xc0\xf0\xfe\xff \n\t-:,.[]{}\"'#/%&*0159az";
-const WORDS: &[u32] = &[0, 1, 0x7f, 0x80, 0xff, 0x100, 0x7fff, 0x8000, 0xffff, 0x1_0000, 0x7fff_ffff, 0x8000_0000, u32::MAX];
-const NUMBERS: &[i128] = &[-1, 0, 1, 31, 32, 33, 128, 129, 255, 256, 1500, 65535, 65536, 1 << 31, 1 << 32, 1 << 63, 1 << 64];
+/// Values at which arithmetic and comparisons change their mind, and bytes that text is
+/// made of.
+const BYTES: &[u8] =
+    b"\x00\x01\x02\x0f\x10\x20\x40\x7e\x7f\x80\x81\xc0\xf0\xfe\xff \n\t-:,.[]{}\"'#/%&*0159az";
+const WORDS: &[u32] = &[
+    0,
+    1,
+    0x7f,
+    0x80,
+    0xff,
+    0x100,
+    0x7fff,
+    0x8000,
+    0xffff,
+    0x1_0000,
+    0x7fff_ffff,
+    0x8000_0000,
+    u32::MAX,
+];
+const NUMBERS: &[i128] = &[
+    -1,
+    0,
+    1,
+    31,
+    32,
+    33,
+    128,
+    129,
+    255,
+    256,
+    1500,
+    65535,
+    65536,
+    1 << 31,
+    1 << 32,
+    1 << 63,
+    1 << 64,
+];
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The draws of mutation `number` of a target: none depends on the mutations before it, so one
-    /// can be made again alone.
+    /// The draws of mutation `number` of a target: none depends on the mutations before
+    /// it, so one can be made again alone.
     pub fn new(seed: u64, target: &str, number: u64) -> Random {
-        let start = target.bytes().fold(Random(seed).draw(), |state, byte| Random(state ^ u64::from(byte)).draw());
+        let start = target
+            .bytes()
+            .fold(Random(seed).draw(), |state, byte| Random(state ^ u64::from(byte)).draw());
         Random(Random(start ^ number).draw())
     }
 
@@ -69,7 +105,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every one; those that keep an input's structure more often than those that break it.
+    /// Every one; those that keep an input's structure more often than those that break
+    /// it.
     const DRAWN: [Kind; 12] = [
         Kind::Flip,
         Kind::Byte,
@@ -89,9 +126,12 @@ impl Kind {
         let len = data.len();
         let at = random.below(len);
         match self {
-            Kind::Flip => data.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.below(8)),
+            Kind::Flip => {
+                data.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.below(8))
+            }
             Kind::Byte => {
-                let value = if random.below(2) == 0 { *random.pick(BYTES) } else { random.draw() as u8 };
+                let value =
+                    if random.below(2) == 0 { *random.pick(BYTES) } else { random.draw() as u8 };
                 data.iter_mut().skip(at).take(1).for_each(|byte| *byte = value);
             }
             Kind::Word => {
@@ -108,7 +148,8 @@ impl Kind {
             Kind::Insert => {
                 let (count, same) = (random.piece(len.max(1)).len(), random.below(2) == 0);
                 let first = *random.pick(BYTES);
-                let new: Vec<u8> = (0..count).map(|_| if same { first } else { random.draw() as u8 }).collect();
+                let new: Vec<u8> =
+                    (0..count).map(|_| if same { first } else { random.draw() as u8 }).collect();
                 data.splice(at..at, new);
             }
             Kind::Delete => drop(data.drain(random.piece(len))),
@@ -118,7 +159,8 @@ impl Kind {
             }
             Kind::Splice => {
                 let goes = random.piece(len);
-                // As long as what it replaces, so that what follows keeps its place; or of any length.
+                // As long as what it replaces, so that what follows keeps its place; or
+                // of any length.
                 let mut comes = random.piece(other.len());
                 if random.below(2) == 0 {
                     comes.end = other.len().min(comes.start + goes.len());
@@ -160,13 +202,18 @@ mod tests {
         match (kind, gone, came) {
             (Kind::Flip, [old], [new]) => (old ^ new).count_ones() == 1,
             (Kind::Byte, [old], [new]) => (old ^ new).count_ones() > 1,
-            (Kind::Word, old, new) => old.len() == new.len() && new.len() > 1 && new.contains(&0xff),
+            (Kind::Word, old, new) => {
+                old.len() == new.len() && new.len() > 1 && new.contains(&0xff)
+            }
             (Kind::Number, [b'0'..=b'9', ..], new) => {
-                new.len() > 3 && NUMBERS.iter().any(|number| number.to_string().as_bytes().ends_with(new))
+                new.len() > 3
+                    && NUMBERS.iter().any(|number| number.to_string().as_bytes().ends_with(new))
             }
             (Kind::Insert, [], new) => new.iter().any(is_new),
             (Kind::Delete, old, []) => !old.is_empty() && behind > 0,
-            (Kind::Duplicate, [], new) => new.len() > 1 && new.iter().all(|byte| INPUT.contains(byte)),
+            (Kind::Duplicate, [], new) => {
+                new.len() > 1 && new.iter().all(|byte| INPUT.contains(byte))
+            }
             (Kind::Splice, _, new) => OTHER.windows(2).any(|piece| new.ends_with(piece)),
             (Kind::Truncate, old, []) => old.len() > 1 && behind == 0,
             _ => false,
@@ -191,7 +238,8 @@ mod tests {
         let kinds: BTreeSet<Kind> = Kind::DRAWN.into_iter().collect();
         assert_eq!(kinds.len(), Kind::Truncate as usize + 1, "a kind is never drawn");
         let corpus = [INPUT.to_vec(), OTHER.to_vec()];
-        let made: Vec<Vec<u8>> = (0..5000).map(|number| mutate(&corpus, &mut Random::new(1, "test", number))).collect();
+        let made: Vec<Vec<u8>> =
+            (0..5000).map(|number| mutate(&corpus, &mut Random::new(1, "test", number))).collect();
         for kind in kinds {
             assert!(made.iter().any(|data| is_the_work_of(kind, data)), "{kind:?}");
         }
@@ -199,8 +247,11 @@ mod tests {
 
     #[test]
     fn nothing_is_too_short_or_too_long() {
-        let corpora = [vec![vec![]], vec![vec![7]], vec![vec![], vec![0; MAX_LEN]], vec![vec![0; MAX_LEN]]];
-        for (corpus, number) in corpora.iter().flat_map(|corpus| (0..2000).map(move |number| (corpus, number))) {
+        let corpora =
+            [vec![vec![]], vec![vec![7]], vec![vec![], vec![0; MAX_LEN]], vec![vec![0; MAX_LEN]]];
+        for (corpus, number) in
+            corpora.iter().flat_map(|corpus| (0..2000).map(move |number| (corpus, number)))
+        {
             assert!(mutate(corpus, &mut Random::new(1, "test", number)).len() <= MAX_LEN);
         }
     }

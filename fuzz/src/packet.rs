@@ -1,5 +1,5 @@
-//! Any bytes as a frame: nothing panics, every view stays inside, and where a frame is understood it is understood as another parser
-//! understands it.
+//! Any bytes as a frame: nothing panics, every view stays inside, and where a frame is
+//! understood it is understood as another parser understands it.
 
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool, checksum, nsh};
@@ -33,21 +33,34 @@ pub(crate) fn run(data: &[u8]) {
 fn same_as_etherparse(bytes: &[u8], key: &FlowKey, is_later_fragment: bool) {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
     use holdfast_wire::header::proto;
-    // It is stricter in places (it checks lengths that a router passes on); where it understands, both must agree. What is not compared:
-    // ICMP errors (in a first fragment too, where it sees no transport), whose key is that of the packet they quote, and what hides behind an
-    // authentication header, which is the flow's end to us.
+    // It is stricter in places (it checks lengths that a router passes on); where it
+    // understands, both must agree. What is not compared: ICMP errors (in a first
+    // fragment too, where it sees no transport), whose key is that of the packet they
+    // quote, and what hides behind an authentication header, which is the flow's end to
+    // us.
     let Ok(theirs) = SlicedPacket::from_ethernet(bytes) else { return };
     let (source, destination): (std::net::IpAddr, std::net::IpAddr) = match &theirs.net {
-        Some(NetSlice::Ipv4(ip)) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
-        Some(NetSlice::Ipv6(ip)) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+        Some(NetSlice::Ipv4(ip)) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        Some(NetSlice::Ipv6(ip)) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
         _ => return,
     };
     let ports = match &theirs.transport {
-        Some(TransportSlice::Tcp(tcp)) if key.protocol == u16::from(proto::TCP) => (tcp.source_port(), tcp.destination_port()),
-        Some(TransportSlice::Udp(udp)) if key.protocol == u16::from(proto::UDP) => (udp.source_port(), udp.destination_port()),
+        Some(TransportSlice::Tcp(tcp)) if key.protocol == u16::from(proto::TCP) => {
+            (tcp.source_port(), tcp.destination_port())
+        }
+        Some(TransportSlice::Udp(udp)) if key.protocol == u16::from(proto::UDP) => {
+            (udp.source_port(), udp.destination_port())
+        }
         _ => return,
     };
-    assert_eq!((key.source_ip(), key.destination_ip()), (canonical(source), canonical(destination)));
+    assert_eq!(
+        (key.source_ip(), key.destination_ip()),
+        (canonical(source), canonical(destination))
+    );
     if !is_later_fragment {
         assert_eq!((key.source_port, key.destination_port), ports);
     }

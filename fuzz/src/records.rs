@@ -1,5 +1,6 @@
-//! Any records from a peer whose frames are in order: a runtime that errs, a coordinator of another version. A runtime counts what makes no sense,
-//! and so do a switch and a coordinator.
+//! Any records from a peer whose frames are in order: a runtime that errs, a coordinator
+//! of another version. A runtime counts what makes no sense, and so do a switch and a
+//! coordinator.
 
 use crate::assembly::CONFIGURATION;
 use arbitrary::Arbitrary;
@@ -23,10 +24,12 @@ struct Step {
     body: Vec<u8>,
 }
 
-/// The same records for a switch and for a coordinator, from each other and from runtimes.
+/// The same records for a switch and for a coordinator, from each other and from
+/// runtimes.
 fn switch_and_coordinator(steps: &[Step]) {
     let fabric = FabricConfig::default();
-    let [switch_peer, coordinator_peer] = [SWITCH, COORDINATOR].map(|node| Peer { node, incarnation: 1 });
+    let [switch_peer, coordinator_peer] =
+        [SWITCH, COORDINATOR].map(|node| Peer { node, incarnation: 1 });
     let mut switch = Switch::new(SwitchConfig {
         me: switch_peer,
         number: 0,
@@ -74,7 +77,8 @@ fn switch_and_coordinator(steps: &[Step]) {
         now += 100_000;
         for peer in &mut peers {
             peer.poll_transmit(now, |frame| {
-                // Nobody is written to by himself; the other one refuses what is not for it.
+                // Nobody is written to by himself; the other one refuses what is not for
+                // it.
                 let _ = switch.fabric().handle_frame(frame, now);
                 let _ = coordinator.fabric().handle_frame(frame, now);
                 true
@@ -83,7 +87,10 @@ fn switch_and_coordinator(steps: &[Step]) {
         switch.handle_records(now, &mut out, &mut pool);
         coordinator.handle_records(now);
         coordinator.forget_log();
-        switch.handle_packet(FlowKey::default(), pool.take().expect("every packet is dropped, held or sent on"));
+        switch.handle_packet(
+            FlowKey::default(),
+            pool.take().expect("every packet is dropped, held or sent on"),
+        );
         switch.forward(now, &mut out, &mut pool);
         out.drain(..).for_each(|(_, packet)| pool.put(packet));
         for fabric in [switch.fabric(), coordinator.fabric()] {
@@ -104,7 +111,8 @@ fn switch_and_coordinator(steps: &[Step]) {
 pub(crate) fn run(data: &[u8]) {
     let Some(steps) = crate::structured::<Vec<Step>>(data) else { return };
     switch_and_coordinator(&steps);
-    let plan = holdfast::config::read("fuzz", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
+    let plan =
+        holdfast::config::read("fuzz", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
     let specs = plan
         .chains
         .iter()
@@ -127,8 +135,17 @@ pub(crate) fn run(data: &[u8]) {
             peer
         })
         .collect();
-    let member = |node, incarnation| Member { node, incarnation, state: MemberState::Running, cluster: 0, host: 0 };
-    peers[0].send_control(ME.node, &Control::View { version: 1, members: vec![member(16, 2), member(17, 1), member(18, 1)] });
+    let member = |node, incarnation| Member {
+        node,
+        incarnation,
+        state: MemberState::Running,
+        cluster: 0,
+        host: 0,
+    };
+    peers[0].send_control(
+        ME.node,
+        &Control::View { version: 1, members: vec![member(16, 2), member(17, 1), member(18, 1)] },
+    );
     let mut now = 1_000_000_000;
     for step in steps.iter().take(64) {
         let at = usize::from(step.from) % peers.len();

@@ -1,4 +1,5 @@
-//! Runs a target over its corpus and over seeded mutations of it, and keeps the input that fails.
+//! Runs a target over its corpus and over seeded mutations of it, and keeps the input
+//! that fails.
 
 use crate::Target;
 use crate::mutation::{self, Random};
@@ -34,17 +35,24 @@ pub fn corpus(directory: &Path) -> io::Result<Vec<Input>> {
     Ok(inputs)
 }
 
-/// Runs every input of the corpus, then `mutations` mutations of them, and stops at the first
-/// that fails.
+/// Runs every input of the corpus, then `mutations` mutations of them, and stops at the
+/// first that fails.
 ///
-/// The input of the moment is always in a file of `artifacts`, named after this process: it is
-/// there after a stack overflow, an abort or a hang as well.
-pub fn run(target: &Target, corpus: &[Input], seed: u64, mutations: u64, artifacts: &Path) -> io::Result<Result<(), Failure>> {
+/// The input of the moment is always in a file of `artifacts`, named after this process:
+/// it is there after a stack overflow, an abort or a hang as well.
+pub fn run(
+    target: &Target,
+    corpus: &[Input],
+    seed: u64,
+    mutations: u64,
+    artifacts: &Path,
+) -> io::Result<Result<(), Failure>> {
     fs::create_dir_all(artifacts)?;
     let path = artifacts.join(format!("running.{}", std::process::id()));
     let running = File::create(&path)?;
     let data: Vec<Vec<u8>> = corpus.iter().map(|(_, data)| data.clone()).collect();
-    let files = corpus.iter().map(|(name, data)| (format!("input {name}"), name.clone(), data.clone()));
+    let files =
+        corpus.iter().map(|(name, data)| (format!("input {name}"), name.clone(), data.clone()));
     let mutants = (0..mutations).map(|number| {
         let data = mutation::mutate(&data, &mut Random::new(seed, target.name, number));
         (format!("mutation {number} of seed {seed}"), format!("{seed}-{number}"), data)
@@ -66,7 +74,9 @@ pub fn run(target: &Target, corpus: &[Input], seed: u64, mutations: u64, artifac
 pub fn replay(target: &Target, data: &[u8]) -> Result<(), String> {
     catch_unwind(|| (target.run)(data)).map_err(|payload| match payload.downcast::<String>() {
         Ok(text) => *text,
-        Err(payload) => payload.downcast::<&str>().map_or_else(|_| "no text".to_owned(), |text| (*text).to_owned()),
+        Err(payload) => payload
+            .downcast::<&str>()
+            .map_or_else(|_| "no text".to_owned(), |text| (*text).to_owned()),
     })
 }
 
@@ -75,7 +85,8 @@ mod tests {
     use super::*;
     use std::sync::OnceLock;
 
-    /// A frame is two bytes of kind, a length and a body; of one kind, the length is trusted.
+    /// A frame is two bytes of kind, a length and a body; of one kind, the length is
+    /// trusted.
     fn trusts_a_length(data: &[u8]) {
         if let [0x88, 0xb5, len, body @ ..] = data {
             let _ = &body[..usize::from(*len)];
@@ -86,14 +97,17 @@ mod tests {
 
     fn toy_corpus() -> Vec<Input> {
         // One of another kind, and one of that kind whose length is right.
-        [b"\x08\x00\x04data".to_vec(), b"\x88\xb5\x04datadata".to_vec()].map(|data| (format!("{:02x}", data[0]), data)).into()
+        [b"\x08\x00\x04data".to_vec(), b"\x88\xb5\x04datadata".to_vec()]
+            .map(|data| (format!("{:02x}", data[0]), data))
+            .into()
     }
 
     #[test]
     fn what_fails_is_found_kept_and_fails_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let find = |seed| {
-            let found = run(&TOY, &toy_corpus(), seed, 10_000, directory.path()).expect("files can be written");
+            let found = run(&TOY, &toy_corpus(), seed, 10_000, directory.path())
+                .expect("files can be written");
             found.expect_err("a panic within reach is found")
         };
         for seed in 1..=20 {
@@ -103,16 +117,27 @@ mod tests {
             let data = fs::read(&failure.input).expect("the input is kept");
             assert_eq!(replay(&TOY, &data).expect_err("it fails again"), failure.panic);
             let again = find(seed);
-            assert_eq!((again.what, again.input), (failure.what, failure.input), "the same seed finds the same");
+            assert_eq!(
+                (again.what, again.input),
+                (failure.what, failure.input),
+                "the same seed finds the same"
+            );
         }
-        assert_eq!(corpus(directory.path()).expect("it can be read").len(), 20, "nothing else stays");
+        assert_eq!(
+            corpus(directory.path()).expect("it can be read").len(),
+            20,
+            "nothing else stays"
+        );
     }
 
     #[test]
     fn a_corpus_that_fails_does_so_before_its_mutations() {
         let directory = tempfile::tempdir().expect("a directory");
-        let inputs = [toy_corpus(), vec![("short".to_owned(), b"\x88\xb5\x09data".to_vec())]].concat();
-        let failure = run(&TOY, &inputs, 1, 10, directory.path()).expect("files can be written").expect_err("it fails");
+        let inputs =
+            [toy_corpus(), vec![("short".to_owned(), b"\x88\xb5\x09data".to_vec())]].concat();
+        let failure = run(&TOY, &inputs, 1, 10, directory.path())
+            .expect("files can be written")
+            .expect_err("it fails");
         assert_eq!(failure.what, "input short");
     }
 
@@ -127,6 +152,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = DIRECTORY.get_or_init(|| directory.path().to_owned());
         let target = Target { name: "looks", run: looks, mutations: 0 };
-        run(&target, &toy_corpus(), 1, 100, path).expect("files can be written").expect("the file says what runs");
+        run(&target, &toy_corpus(), 1, 100, path)
+            .expect("files can be written")
+            .expect("the file says what runs");
     }
 }

@@ -1,5 +1,7 @@
-//! Whatever happens to sealed packets between hosts: cut, bits flipped, played back, sent back, made up, while hosts begin new lives, tell each other of them, and change
-//! keys. Nothing panics; what opens is what a host has sealed, byte for byte, in a life that it has told of, for whoever opens it once.
+//! Whatever happens to sealed packets between hosts: cut, bits flipped, played back, sent
+//! back, made up, while hosts begin new lives, tell each other of them, and change keys.
+//! Nothing panics; what opens is what a host has sealed, byte for byte, in a life that it
+//! has told of, for whoever opens it once.
 
 use arbitrary::Arbitrary;
 use holdfast_node::channel::{Key, KeyRing};
@@ -37,20 +39,30 @@ enum Step {
 }
 
 fn ring(first: u8) -> KeyRing {
-    let keys = (0..3u8).map(|number| (number + first) % 3).map(|number| Key { number, secret: [number + 1; 32] });
+    let keys = (0..3u8)
+        .map(|number| (number + first) % 3)
+        .map(|number| Key { number, secret: [number + 1; 32] });
     KeyRing::new(keys.collect()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn life(host: u8, incarnation: u32) -> HostSeal {
     let life = NonZeroU64::MIN.saturating_add(u64::from(incarnation) << 8 | u64::from(host));
-    let config = SealConfig { cluster: 7, host: host.into(), hosts: HOSTS.into(), incarnation, life, patience: 1000 };
+    let config = SealConfig {
+        cluster: 7,
+        host: host.into(),
+        hosts: HOSTS.into(),
+        incarnation,
+        life,
+        patience: 1000,
+    };
     HostSeal::new(config, &ring(0))
 }
 
 struct Host {
     seal: HostSeal,
     incarnation: u32,
-    /// Of which life of each other one it was told last, and how much that one had sealed by then.
+    /// Of which life of each other one it was told last, and how much that one had sealed
+    /// by then.
     told: [(u32, usize); HOSTS as usize],
     /// Which of all packets it has taken in this life.
     taken: BTreeSet<usize>,
@@ -58,7 +70,12 @@ struct Host {
 
 impl Host {
     fn new(host: u8, incarnation: u32) -> Host {
-        Host { seal: life(host, incarnation), incarnation, told: Default::default(), taken: BTreeSet::new() }
+        Host {
+            seal: life(host, incarnation),
+            incarnation,
+            told: Default::default(),
+            taken: BTreeSet::new(),
+        }
     }
 }
 
@@ -88,9 +105,15 @@ impl Wire {
 
     fn seal(&mut self, from: u8, len: u16) {
         let number = self.frames.len() as u32;
-        let Some(mut packet) = self.packet(&vec![number as u8; usize::from(len % 1500)]) else { return };
+        let Some(mut packet) = self.packet(&vec![number as u8; usize::from(len % 1500)]) else {
+            return;
+        };
         packet.meta.commit = number;
-        let outer = Outer { destination: [2, 0x48, 0x46, 0, 0, 2], source: [2, 0x48, 0x46, 1, 0, 16], index: index::RELEASED };
+        let outer = Outer {
+            destination: [2, 0x48, 0x46, 0, 0, 2],
+            source: [2, 0x48, 0x46, 1, 0, 16],
+            index: index::RELEASED,
+        };
         assert!(encapsulate(&mut packet, outer));
         let plain = packet.bytes().to_vec();
         let host = &mut self.hosts[usize::from(from)];
@@ -111,7 +134,10 @@ impl Wire {
         let Some(mut packet) = self.packet(bytes) else { return };
         let host = &mut self.hosts[usize::from(to)];
         if host.seal.open(&mut packet).is_ok() {
-            let known = self.frames.iter().position(|frame| frame.plain == packet.bytes() && frame.bytes == bytes);
+            let known = self
+                .frames
+                .iter()
+                .position(|frame| frame.plain == packet.bytes() && frame.bytes == bytes);
             let at = known.unwrap_or_else(|| panic!("something opens that nobody has sealed"));
             let Sealed { from, incarnation, .. } = self.frames[at];
             let (told, counted) = host.told[usize::from(from)];
@@ -172,7 +198,9 @@ impl Wire {
                 let incarnation = self.hosts[usize::from(host)].incarnation + 1;
                 self.hosts[usize::from(host)] = Host::new(host, incarnation);
             }
-            Step::Keys { host, first } => self.hosts[usize::from(host % HOSTS)].seal.set_keys(&ring(first % 3)),
+            Step::Keys { host, first } => {
+                self.hosts[usize::from(host % HOSTS)].seal.set_keys(&ring(first % 3))
+            }
             Step::Wait(time) => self.now += u64::from(*time),
         }
     }

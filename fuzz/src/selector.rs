@@ -1,4 +1,5 @@
-//! Any text as a selector, of flows and of packets: what is understood is said back in words that mean the same.
+//! Any text as a selector, of flows and of packets: what is understood is said back in
+//! words that mean the same.
 
 use core::fmt::{Debug, Display};
 use holdfast_wire::selector::{PacketSelector, Selector, SelectorError};
@@ -11,11 +12,15 @@ pub(crate) fn run(data: &[u8]) {
     check(text, |text| PacketSelector::read(text, &Zones::numbered()));
 }
 
-fn check<S: Display + Debug + PartialEq>(text: &str, read: impl Fn(&str) -> Result<S, SelectorError>) {
+fn check<S: Display + Debug + PartialEq>(
+    text: &str,
+    read: impl Fn(&str) -> Result<S, SelectorError>,
+) {
     match read(text) {
         Ok(selector) => {
             let words = selector.to_string();
-            let again = read(&words).unwrap_or_else(|error| panic!("{text:?} was said as {words:?}: {error}"));
+            let again = read(&words)
+                .unwrap_or_else(|error| panic!("{text:?} was said as {words:?}: {error}"));
             assert_eq!(again, selector, "{text:?} was said as {words:?}");
         }
         Err(error) => assert!(error.offset <= text.len(), "{text:?}: {error} at {}", error.offset),

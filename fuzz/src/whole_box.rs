@@ -1,4 +1,5 @@
-//! Frames that arrive by ports, frames that runtimes forge, time that passes: nothing panics and no buffer is lost.
+//! Frames that arrive by ports, frames that runtimes forge, time that passes: nothing
+//! panics and no buffer is lost.
 
 use crate::assembly::WholeBox;
 use arbitrary::Arbitrary;
@@ -7,8 +8,16 @@ use arbitrary::Arbitrary;
 enum Step {
     /// By a port, any bytes.
     Arrives(u8, Vec<u8>),
-    /// By a port, an IPv4 packet of a client or a server, so that the fuzzer need not invent one.
-    Packet { port: u8, protocol: Protocol, host: u8, ends: (u16, u16), is_reply: bool, rest: Vec<u8> },
+    /// By a port, an IPv4 packet of a client or a server, so that the fuzzer need not
+    /// invent one.
+    Packet {
+        port: u8,
+        protocol: Protocol,
+        host: u8,
+        ends: (u16, u16),
+        is_reply: bool,
+        rest: Vec<u8>,
+    },
     /// A runtime makes it up.
     FromRuntime { number: u8, ethertype: Ethertype, destination: u8, rest: Vec<u8> },
     /// Somebody makes it up for a runtime.
@@ -42,14 +51,22 @@ impl Ethertype {
     }
 }
 
-fn ipv4(port: u8, protocol: &Protocol, host: u8, ends: (u16, u16), is_reply: bool, rest: &[u8]) -> Vec<u8> {
+fn ipv4(
+    port: u8,
+    protocol: &Protocol,
+    host: u8,
+    ends: (u16, u16),
+    is_reply: bool,
+    rest: &[u8],
+) -> Vec<u8> {
     let number = match protocol {
         Protocol::Icmp => 1,
         Protocol::Tcp => 6,
         Protocol::Udp => 17,
         Protocol::Other(number) => *number,
     };
-    let (inside, outside) = ([10, 0, 0, 2 + host % 4], if host < 128 { [198, 51, 100, 20] } else { [203, 0, 113, 10] });
+    let (inside, outside) =
+        ([10, 0, 0, 2 + host % 4], if host < 128 { [198, 51, 100, 20] } else { [203, 0, 113, 10] });
     let (source, destination) = match is_reply {
         false => (inside, outside),
         true => ([198, 51, 100, 20], [198, 51, 100, 4]),
@@ -93,7 +110,10 @@ pub(crate) fn run(data: &[u8]) {
                 whole.forged_by_runtime(*number, &fabric(*destination, source, ethertype, rest));
             }
             Step::ForRuntime { number, ethertype, source, rest } => {
-                whole.forged_for_runtime(*number, &fabric(16 + number % 2, *source, ethertype, rest));
+                whole.forged_for_runtime(
+                    *number,
+                    &fabric(16 + number % 2, *source, ethertype, rest),
+                );
             }
             Step::Wait(milliseconds) => whole.wait(u64::from(*milliseconds)),
         }

@@ -1,12 +1,15 @@
-//! Every target over its corpus (`corpus/TARGET`) and over seeded mutations of it, a test each.
+//! Every target over its corpus (`corpus/TARGET`) and over seeded mutations of it, a test
+//! each.
 //!
-//! - `HOLDFAST_FUZZ_MUTATIONS`: how many, of every target; else what its entry in `TARGETS` says.
+//! - `HOLDFAST_FUZZ_MUTATIONS`: how many, of every target; else what its entry in
+//!   `TARGETS` says.
 //! - `HOLDFAST_FUZZ_SEED`: a number from which they are drawn; else always the same.
-//! - `HOLDFAST_FUZZ_INPUT`: a file; it alone is run, by the target whose name its directory has.
+//! - `HOLDFAST_FUZZ_INPUT`: a file; it alone is run, by the target whose name its
+//!   directory has.
 //!
-//! An input that fails stays in `target/fuzz/artifacts/TARGET`. If the program itself ends (a
-//! stack overflow) or hangs, the input is there as `running.PID`. Once mended, it belongs to the
-//! corpus.
+//! An input that fails stays in `target/fuzz/artifacts/TARGET`. If the program itself
+//! ends (a stack overflow) or hangs, the input is there as `running.PID`. Once mended, it
+//! belongs to the corpus.
 
 use holdfast_fuzz::{TARGETS, Target, runner};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -62,10 +65,12 @@ fn run(target: &Target, seed: u64, mutations: u64) -> Result<(), Failed> {
 }
 
 fn replay(path: PathBuf) -> Trial {
-    let name = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+    let name =
+        path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
     Trial::test(name.clone(), move || {
         let target = TARGETS.iter().find(|target| target.name == name);
-        let target = target.ok_or_else(|| format!("{} is in no directory with a target's name", path.display()))?;
+        let target = target
+            .ok_or_else(|| format!("{} is in no directory with a target's name", path.display()))?;
         Ok(runner::replay(target, &std::fs::read(path)?)?)
     })
 }

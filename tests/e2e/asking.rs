@@ -26,11 +26,21 @@ const STILL: u64 = 300_000;
 
 pub(crate) fn tests() -> Vec<Test> {
     let why = "how long a flow gets nothing is compared";
-    vec![alone(why, "questions_about_many_flows_stop_nothing", 18, &[], questions_about_many_flows_stop_nothing)]
+    vec![alone(
+        why,
+        "questions_about_many_flows_stop_nothing",
+        18,
+        &[],
+        questions_about_many_flows_stop_nothing,
+    )]
 }
 
 /// Sends datagrams while `act` runs, and for at least a second. Returns their counts.
-fn during(network: &Network, interrupt: &Interrupt, act: impl FnOnce() -> Result<()>) -> Result<Datagrams> {
+fn during(
+    network: &Network,
+    interrupt: &Interrupt,
+    act: impl FnOnce() -> Result<()>,
+) -> Result<Datagrams> {
     let (_echo, stream) = network.stream(STREAM.0, STREAM.1)?;
     until("the datagrams of a second return", 4 * PATIENCE, interrupt, || {
         Ok((stream.datagrams().returned >= STREAM.1).then_some(()))
@@ -43,23 +53,43 @@ fn during(network: &Network, interrupt: &Interrupt, act: impl FnOnce() -> Result
 /// clients asks over and over again. No datagram is lost or held up, and the manager is
 /// the same at the end.
 fn questions_about_many_flows_stop_nothing(interrupt: &Interrupt) -> Result<()> {
-    let network = Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Plain) }, interrupt)?;
+    let network =
+        Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Plain) }, interrupt)?;
     let mut ping = Ping::new(&network.topology.client, SERVER.parse()?)?;
     let identifiers: Vec<u16> = (1..=PINGS).collect();
     let opened = std::time::Instant::now();
     for batch in identifiers.chunks(BATCH) {
         let answered = ping.ask(batch.iter().copied(), PATIENCE)?;
-        ensure!(answered.len() == batch.len(), "{} of {} pings were answered", answered.len(), batch.len());
+        ensure!(
+            answered.len() == batch.len(),
+            "{} of {} pings were answered",
+            answered.len(),
+            batch.len()
+        );
     }
     // A ping's flow expires after a minute without another ping.
-    ensure!(opened.elapsed() < Duration::from_secs(30), "it took {:?} to open the flows", opened.elapsed());
+    ensure!(
+        opened.elapsed() < Duration::from_secs(30),
+        "it took {:?} to open the flows",
+        opened.elapsed()
+    );
     let before = network.running.status()?;
     let undisturbed = during(&network, interrupt, || Ok(()))?;
     let asked = during(&network, interrupt, || {
-        let list: Flows = serde_json::from_str(&network.running.ask("flows --limit 1000000 icmp")?)?;
+        let list: Flows =
+            serde_json::from_str(&network.running.ask("flows --limit 1000000 icmp")?)?;
         let listed: BTreeSet<u16> = list.flows.iter().map(|flow| flow.source_port()).collect();
-        ensure!(list.flows.len() == listed.len(), "{} flows are listed as {}", listed.len(), list.flows.len());
-        ensure!(identifiers.iter().all(|id| listed.contains(id)) && !list.truncated, "{} flows are listed", listed.len());
+        ensure!(
+            list.flows.len() == listed.len(),
+            "{} flows are listed as {}",
+            listed.len(),
+            list.flows.len()
+        );
+        ensure!(
+            identifiers.iter().all(|id| listed.contains(id)) && !list.truncated,
+            "{} flows are listed",
+            listed.len()
+        );
         network.running.ask("check --live --for 1")?;
         let crowd = |_| {
             let client = Client::new(Some(network.running.control()))?;
@@ -72,8 +102,9 @@ fn questions_about_many_flows_stop_nothing(interrupt: &Interrupt) -> Result<()> 
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|number| scope.spawn(move || crowd(number))).collect();
-            let asked =
-                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a client panicked"))));
+            let asked = threads.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a client panicked")))
+            });
             asked.collect::<Result<()>>()
         })
     })?;

@@ -38,10 +38,25 @@ pub(crate) fn tests() -> Vec<Test> {
         light("frr_is_killed_and_comes_back", 6, &[FRR, PING], frr_is_killed_and_comes_back),
         light("a_cut_link_and_another_route", 8, &[FRR, PING], a_cut_link_and_another_route),
         light("the_end_of_the_box_is_no_failure", 2, &[FRR], the_end_of_the_box_is_no_failure),
-        light("routers_do_not_notice_the_managers_death", 9, &[BIRD, PING], routers_do_not_notice_the_managers_death),
+        light(
+            "routers_do_not_notice_the_managers_death",
+            9,
+            &[BIRD, PING],
+            routers_do_not_notice_the_managers_death,
+        ),
         light("every_signature_is_the_routers", 10, &[BIRD], every_signature_is_the_routers),
-        light("a_key_changes_and_the_session_stays_up", 9, &[BIRD], a_key_changes_and_the_session_stays_up),
-        light("who_has_another_key_is_not_heard", 2, &[BIRD, PING], who_has_another_key_is_not_heard),
+        light(
+            "a_key_changes_and_the_session_stays_up",
+            9,
+            &[BIRD],
+            a_key_changes_and_the_session_stays_up,
+        ),
+        light(
+            "who_has_another_key_is_not_heard",
+            2,
+            &[BIRD, PING],
+            who_has_another_key_is_not_heard,
+        ),
     ]
 }
 
@@ -51,9 +66,16 @@ fn start(key: &str, more: &'static str, interrupt: &Interrupt) -> Result<Network
 }
 
 /// Like `start`, with another interval between packets.
-fn start_every(interval_ms: u32, key: &str, more: &'static str, interrupt: &Interrupt) -> Result<Network> {
+fn start_every(
+    interval_ms: u32,
+    key: &str,
+    more: &'static str,
+    interrupt: &Interrupt,
+) -> Result<Network> {
     let options = Options { more, ..Options::protected(Chain::Plain) };
-    let bfd = |peer: &str| format!("{{ peer: \"{peer}\", interval: {interval_ms}ms, multiplier: 5{key} }}");
+    let bfd = |peer: &str| {
+        format!("{{ peer: \"{peer}\", interval: {interval_ms}ms, multiplier: 5{key} }}")
+    };
     let watched = format!("gateway: {SERVER}, bfd: [{}, {}] }}", bfd(SERVER), bfd(SIX[3]));
     let text = options.configuration().replacen(&format!("gateway: {SERVER} }}"), &watched, 1);
     let network = Network::start_after(&options, interrupt, |lab, topology| {
@@ -88,7 +110,8 @@ fn wait_for(network: &Network, state: &str, interrupt: &Interrupt) -> Result<Sta
 }
 
 fn is_reached(network: &Network) -> Result<bool> {
-    let pings = programs::ping(&network.topology.client, ip(BEHIND), 5, 56, Duration::from_millis(50))?;
+    let pings =
+        programs::ping(&network.topology.client, ip(BEHIND), 5, 56, Duration::from_millis(50))?;
     Ok(pings.received > 0)
 }
 
@@ -116,7 +139,12 @@ fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) 
     router.kill()?;
     let status = wait_for(network, "Down", interrupt)?;
     for bfd in watched(&status) {
-        ensure!(bfd.dead && bfd.downs >= 1 && bfd.last_down.as_deref() == Some("control detection time expired"), "{bfd:?}");
+        ensure!(
+            bfd.dead
+                && bfd.downs >= 1
+                && bfd.last_down.as_deref() == Some("control detection time expired"),
+            "{bfd:?}"
+        );
     }
     // The router's kernel would still forward; the box must not rely on it.
     ensure!(!is_reached(network)?, "through a dead router");
@@ -125,13 +153,9 @@ fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) 
 
     router.start()?;
     wait_for(network, "Up", interrupt)?;
-    until_every(
-        ASK_INTERVAL,
-        "what is behind it is reached again",
-        PATIENCE,
-        interrupt,
-        || Ok(is_reached(network)?.then_some(())),
-    )
+    until_every(ASK_INTERVAL, "what is behind it is reached again", PATIENCE, interrupt, || {
+        Ok(is_reached(network)?.then_some(()))
+    })
 }
 
 /// BIRD signs and numbers each packet.
@@ -139,14 +163,22 @@ fn bird_is_killed_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     let key = ", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }";
     let network = start(key, "", interrupt)?;
     let signed = Signed { how: "meticulous keyed sha1", id: 7, secret: "secret" };
-    let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    let router = Router::bird(
+        &network.lab,
+        &network.topology.server,
+        HOST_DEVICE,
+        &ends(),
+        INTERVAL,
+        Some(signed),
+    )?;
     comes_and_goes(&network, router, interrupt)?;
     network.stop()
 }
 
 fn frr_is_killed_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     let network = start("", "", interrupt)?;
-    let router = Router::frr(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL)?;
+    let router =
+        Router::frr(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL)?;
     comes_and_goes(&network, router, interrupt)?;
     network.stop()
 }
@@ -190,12 +222,21 @@ fn the_end_of_the_box_is_no_failure(interrupt: &Interrupt) -> Result<()> {
     // The box waits a second for the routers' answers.
     const LEAVING_INTERVAL: u32 = 200;
     let mut network = start_every(LEAVING_INTERVAL, "", "", interrupt)?;
-    let router = Router::frr(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), LEAVING_INTERVAL)?;
+    let router = Router::frr(
+        &network.lab,
+        &network.topology.server,
+        HOST_DEVICE,
+        &ends(),
+        LEAVING_INTERVAL,
+    )?;
     wait_for(&network, "Up", interrupt)?;
     let status = network.running.stop(PATIENCE, interrupt)?;
     ensure!(status.success(), "SIGTERM ended the box with {status}");
     let said = router.details()?;
-    ensure!(said.matches("Remote diagnostics: administratively down").count() == ends().len(), "{said}");
+    ensure!(
+        said.matches("Remote diagnostics: administratively down").count() == ends().len(),
+        "{said}"
+    );
     ensure!(!said.contains("detection time expired"), "{said}");
     Ok(())
 }
@@ -207,11 +248,28 @@ fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()>
     // there sooner.
     const INTERVAL: u32 = 1_000;
     const DETECTION: Duration = Duration::from_millis(5 * INTERVAL as u64);
-    let network = start_every(INTERVAL, ", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
+    let network = start_every(
+        INTERVAL,
+        ", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }",
+        "",
+        interrupt,
+    )?;
     let signed = Signed { how: "meticulous keyed sha1", id: 7, secret: "secret" };
-    let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    let router = Router::bird(
+        &network.lab,
+        &network.topology.server,
+        HOST_DEVICE,
+        &ends(),
+        INTERVAL,
+        Some(signed),
+    )?;
     wait_for(&network, "Up", interrupt)?;
-    let are_up = || Ok(ends().iter().try_fold(true, |all, (_, peer)| anyhow::Ok(all && router.is_up(peer)?))?.then_some(()));
+    let are_up = || {
+        Ok(ends()
+            .iter()
+            .try_fold(true, |all, (_, peer)| anyhow::Ok(all && router.is_up(peer)?))?
+            .then_some(()))
+    };
     until_every(ASK_INTERVAL, "the router says that both are up", PATIENCE, interrupt, are_up)?;
     let said = since(&router)?;
     for _ in 0..3 {
@@ -231,8 +289,16 @@ fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()>
         Ok((killed.elapsed() > DETECTION + Duration::from_secs(1)).then_some(()))
     })?;
     let status = network.running.status()?;
-    ensure!(watched(&status).iter().all(|bfd| bfd.state == "Up" && bfd.downs == 0 && !bfd.dead), "{:?}", status.ports);
-    ensure!(status.dropped("bfd_replayed") == 0 && status.dropped("bfd_no_session") == 0, "{:?}", status.drops);
+    ensure!(
+        watched(&status).iter().all(|bfd| bfd.state == "Up" && bfd.downs == 0 && !bfd.dead),
+        "{:?}",
+        status.ports
+    );
+    ensure!(
+        status.dropped("bfd_replayed") == 0 && status.dropped("bfd_no_session") == 0,
+        "{:?}",
+        status.drops
+    );
     ensure!(is_reached(&network)?, "through the router");
     network.stop()
 }
@@ -264,22 +330,40 @@ fn since(router: &Router) -> Result<Vec<(String, u64)>> {
 /// BIRD computes these times back from the time of day at each query, so the last digit
 /// may differ.
 fn are_the_same(before: &[(String, u64)], now: &[(String, u64)]) -> bool {
-    before.iter().zip(now).all(|((peer, since), (same, again))| peer == same && since.abs_diff(*again) < 50)
+    before
+        .iter()
+        .zip(now)
+        .all(|((peer, since), (same, again))| peer == same && since.abs_diff(*again) < 50)
 }
 
 /// Each kind of signature, as BIRD makes and reads it.
 fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
-    for (own, how) in [("password", "simple"), ("keyed-sha1", "keyed sha1"), ("meticulous-keyed-sha1", "meticulous keyed sha1")] {
+    for (own, how) in [
+        ("password", "simple"),
+        ("keyed-sha1", "keyed sha1"),
+        ("meticulous-keyed-sha1", "meticulous keyed sha1"),
+    ] {
         let key = format!(", key: {{ type: {own}, id: 9, file: bfd.key }}");
         let network = start(&key, "", interrupt)?;
         let signed = Signed { how, id: 9, secret: "secret" };
-        let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+        let router = Router::bird(
+            &network.lab,
+            &network.topology.server,
+            HOST_DEVICE,
+            &ends(),
+            INTERVAL,
+            Some(signed),
+        )?;
         let status = wait_for(&network, "Up", interrupt)?;
         ensure!(status.dropped("bfd_unauthenticated") == 0, "{how}: {:?}", status.drops);
         for (_, peer) in ends() {
-            until_every(ASK_INTERVAL, "the router says that it is up", PATIENCE, interrupt, || {
-                Ok(router.is_up(peer)?.then_some(()))
-            })?;
+            until_every(
+                ASK_INTERVAL,
+                "the router says that it is up",
+                PATIENCE,
+                interrupt,
+                || Ok(router.is_up(peer)?.then_some(())),
+            )?;
         }
         drop(router);
         network.stop()?;
@@ -291,15 +375,25 @@ fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
 /// side sees the session go down, and the next incarnation of a killed manager uses the
 /// new key.
 fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
-    let mut network = start(", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
+    let mut network =
+        start(", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
     let signed = Signed { how: "meticulous keyed sha1", id: 7, secret: "secret" };
-    let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    let router = Router::bird(
+        &network.lab,
+        &network.topology.server,
+        HOST_DEVICE,
+        &ends(),
+        INTERVAL,
+        Some(signed),
+    )?;
     wait_for(&network, "Up", interrupt)?;
     let answer = |network: &mut Network, words: &str| {
         let process = network.running.process();
         let before = process.stderr().matches(words).count();
         process.signal(Signal::HUP)?;
-        let has_said = |process: &process::Process| Ok((process.stderr().matches(words).count() > before).then_some(()));
+        let has_said = |process: &process::Process| {
+            Ok((process.stderr().matches(words).count() > before).then_some(()))
+        };
         process.wait_while_running(words, PATIENCE, interrupt, has_said)
     };
     answer(&mut network, "the routers' keys are the same")?;
@@ -323,7 +417,8 @@ fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
     signal_pid(last.pid, Signal::KILL)?;
     until("the next life has both sessions up", LIMIT, interrupt, || {
         let Ok(status) = network.running.status() else { return Ok(None) };
-        let are_up = watched(&status).len() == 2 && watched(&status).iter().all(|bfd| bfd.state == "Up");
+        let are_up =
+            watched(&status).len() == 2 && watched(&status).iter().all(|bfd| bfd.state == "Up");
         Ok((manager(&status)?.pid != last.pid && are_up).then_some(()))
     })?;
     network.stop()
@@ -334,10 +429,23 @@ fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
 fn who_has_another_key_is_not_heard(interrupt: &Interrupt) -> Result<()> {
     let network = start(", key: { type: keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
     let signed = Signed { how: "keyed sha1", id: 7, secret: "another" };
-    let _router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    let _router = Router::bird(
+        &network.lab,
+        &network.topology.server,
+        HOST_DEVICE,
+        &ends(),
+        INTERVAL,
+        Some(signed),
+    )?;
     let what = "packets are refused";
-    let status = network.running.wait_for(what, PATIENCE, interrupt, |status| status.dropped("bfd_unauthenticated") > 3)?;
-    ensure!(watched(&status).iter().all(|bfd| bfd.state == "Down" && !bfd.dead && bfd.downs == 0), "{:?}", status.ports);
+    let status = network
+        .running
+        .wait_for(what, PATIENCE, interrupt, |status| status.dropped("bfd_unauthenticated") > 3)?;
+    ensure!(
+        watched(&status).iter().all(|bfd| bfd.state == "Down" && !bfd.dead && bfd.downs == 0),
+        "{:?}",
+        status.ports
+    );
     ensure!(is_reached(&network)?, "a session that was never up takes no route away");
     network.stop()
 }

@@ -18,20 +18,45 @@ fn direct() -> String {
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("chain_1", 6, &[NGINX], |interrupt| {
-            on_one_host(include_str!("../../docs/papers/reinforce/chain-1.yaml"), Chain::Plain, &direct(), interrupt)
+            on_one_host(
+                include_str!("../../docs/papers/reinforce/chain-1.yaml"),
+                Chain::Plain,
+                &direct(),
+                interrupt,
+            )
         }),
         light("chain_2a", 7, &[NGINX], |interrupt| {
-            on_one_host(include_str!("../../docs/papers/reinforce/chain-2a.yaml"), Chain::Plain, VIRTUAL, interrupt)
+            on_one_host(
+                include_str!("../../docs/papers/reinforce/chain-2a.yaml"),
+                Chain::Plain,
+                VIRTUAL,
+                interrupt,
+            )
         }),
         cluster("chain_2b", 11, &[NGINX], chain_2b),
         light("chain_3", 6, &[NGINX], |interrupt| {
-            on_one_host(include_str!("../../docs/papers/reinforce/chain-3.yaml"), Chain::Plain, &direct(), interrupt)
+            on_one_host(
+                include_str!("../../docs/papers/reinforce/chain-3.yaml"),
+                Chain::Plain,
+                &direct(),
+                interrupt,
+            )
         }),
         light("chain_deciding", 9, &[NGINX], |interrupt| {
-            on_one_host(include_str!("../../docs/papers/reinforce/deciding.yaml"), Chain::Plain, &direct(), interrupt)
+            on_one_host(
+                include_str!("../../docs/papers/reinforce/deciding.yaml"),
+                Chain::Plain,
+                &direct(),
+                interrupt,
+            )
         }),
         light("chain_drawing", 7, &[NGINX], |interrupt| {
-            on_one_host(include_str!("../../docs/papers/reinforce/drawing.yaml"), Chain::Balanced, VIRTUAL, interrupt)
+            on_one_host(
+                include_str!("../../docs/papers/reinforce/drawing.yaml"),
+                Chain::Balanced,
+                VIRTUAL,
+                interrupt,
+            )
         }),
     ]
 }
@@ -47,13 +72,20 @@ fn goes_on(traffic: &Traffic, interrupt: &Interrupt) -> Result<()> {
     let before = traffic.sum();
     until("traffic goes on", GIVE_UP, interrupt, || {
         let sum = traffic.sum();
-        Ok((sum.came > before.came + 200 && sum.flows > before.flows && sum.streams > before.streams).then_some(()))
+        Ok((sum.came > before.came + 200
+            && sum.flows > before.flows
+            && sum.streams > before.streams)
+            .then_some(()))
     })
 }
 
 /// Each of the runtimes dies. Connections to the web server at `server` are held.
 fn on_one_host(configuration: &str, of: Chain, server: &str, interrupt: &Interrupt) -> Result<()> {
-    let mut network = Network::start_with(&Options::protected(of), &format!("{configuration}{PATIENT}"), interrupt)?;
+    let mut network = Network::start_with(
+        &Options::protected(of),
+        &format!("{configuration}{PATIENT}"),
+        interrupt,
+    )?;
     network.serve_web()?;
     let held = network.hold(server, 50)?;
     let traffic = start(&network.topology.client, &network.topology.server, interrupt)?;

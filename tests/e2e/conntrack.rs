@@ -7,7 +7,9 @@
 //! docs/correctness.md must justify the difference, or the test fails and shows it.
 
 use anyhow::{Context as _, Result, ensure};
-use etherparse::{IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, PacketBuilder, TcpHeader, TcpOptionElement};
+use etherparse::{
+    IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, PacketBuilder, TcpHeader, TcpOptionElement,
+};
 use holdfast_functions::catalog;
 use holdfast_lab::link::{self, Offloads};
 use holdfast_lab::requirements::NFT;
@@ -28,7 +30,12 @@ use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        light("the_kernel_passes_the_same_segments", 10, &[NFT], the_kernel_passes_the_same_segments),
+        light(
+            "the_kernel_passes_the_same_segments",
+            10,
+            &[NFT],
+            the_kernel_passes_the_same_segments,
+        ),
         light("what_the_ends_need_passes", 5, &[], what_the_ends_need_passes),
     ]
 }
@@ -56,14 +63,17 @@ struct Kernel {
 impl Kernel {
     fn new(interrupt: &Interrupt) -> Result<Kernel> {
         let mut lab = Lab::new(interrupt.clone())?;
-        let (client, router, server) = (lab.namespace("client")?, lab.namespace("router")?, lab.namespace("server")?);
+        let (client, router, server) =
+            (lab.namespace("client")?, lab.namespace("router")?, lab.namespace("server")?);
         let side = |far: &Namespace, near: &str, address: &str, neighbour: &str| -> Result<_> {
             link::silence(far)?;
             link::veth((&router, near), (far, HOST_DEVICE), Offloads::Off, interrupt)?;
             link::address(&router, near, address)?;
             let (own, other) = (link::mac(far, HOST_DEVICE)?, link::mac(&router, near)?);
             let words = own.map(|byte| format!("{byte:02x}")).join(":");
-            router.ip(&format!("neigh replace {neighbour} lladdr {words} dev {near} nud permanent"))?;
+            router.ip(&format!(
+                "neigh replace {neighbour} lladdr {words} dev {near} nud permanent"
+            ))?;
             Ok((Sender::open(far, HOST_DEVICE)?, Listener::open(far, HOST_DEVICE)?, own, other))
         };
         let client = side(&client, "lan", "172.16.0.1/24", "172.16.0.2")?;
@@ -101,27 +111,39 @@ impl Kernel {
         let mut passed = vec![false; frames.len()];
         // A last datagram each way, behind all other frames.
         for is_forward in [true, false] {
-            let ((sender, _, from_mac, to_mac), (_, listener, ..)) =
-                if is_forward { (&self.client, &self.server) } else { (&self.server, &self.client) };
+            let ((sender, _, from_mac, to_mac), (_, listener, ..)) = if is_forward {
+                (&self.client, &self.server)
+            } else {
+                (&self.server, &self.client)
+            };
             let (client, server) = ((LAST, 7), (SERVER, 9));
             let (from, to) = if is_forward { (client, server) } else { (server, client) };
             sender.send(&Ends { from_mac: *from_mac, to_mac: *to_mac, from, to }.udp(&[]))?;
-            until_every(Duration::from_micros(50), "the last frame passes", PATIENCE, interrupt, || {
-                while let Some(frame) = listener.receive()? {
-                    let is_ours = frame.len() >= 34 && frame[12..14] == [8, 0] && frame[26..30] == from.0.octets()[..];
-                    let is_tcp = frame.len() >= 34 && frame[12..14] == [8, 0] && frame[23] == 6;
-                    let is_this_way = frame.len() >= 34 && (frame[30..34] == SERVER.octets()) == is_forward;
-                    if is_tcp && is_this_way {
-                        let at = usize::from(u16::from_be_bytes([frame[18], frame[19]]));
-                        if let Some(passed) = passed.get_mut(at) {
-                            *passed = true;
+            until_every(
+                Duration::from_micros(50),
+                "the last frame passes",
+                PATIENCE,
+                interrupt,
+                || {
+                    while let Some(frame) = listener.receive()? {
+                        let is_ours = frame.len() >= 34
+                            && frame[12..14] == [8, 0]
+                            && frame[26..30] == from.0.octets()[..];
+                        let is_tcp = frame.len() >= 34 && frame[12..14] == [8, 0] && frame[23] == 6;
+                        let is_this_way =
+                            frame.len() >= 34 && (frame[30..34] == SERVER.octets()) == is_forward;
+                        if is_tcp && is_this_way {
+                            let at = usize::from(u16::from_be_bytes([frame[18], frame[19]]));
+                            if let Some(passed) = passed.get_mut(at) {
+                                *passed = true;
+                            }
+                        } else if is_ours && is_this_way && frame[23] == 17 {
+                            return Ok(Some(()));
                         }
-                    } else if is_ours && is_this_way && frame[23] == 17 {
-                        return Ok(Some(()));
                     }
-                }
-                Ok(None)
-            })?;
+                    Ok(None)
+                },
+            )?;
         }
         Ok(passed)
     }
@@ -144,14 +166,19 @@ struct Firewall {
 impl Firewall {
     fn new() -> Result<Firewall> {
         let rules = json!({ "rules": ["allow tcp from 10.0.0.0/8 to any"] });
-        let chain = catalog::chain(&[("firewall".to_owned(), rules)]).map_err(|(_, error)| error)?;
+        let chain =
+            catalog::chain(&[("firewall".to_owned(), rules)]).map_err(|(_, error)| error)?;
         ensure!(chain.layout().size <= 256, "a flow's state is larger than the test's room for it");
         let (cx, pool, block) = (Context::new(1), MemoryPool::new(1), Block([0; 256]));
         Ok(Firewall { chain, cx, pool, block, is_open: false, now: 1_000_000_000 })
     }
 
     fn state(&self) -> &'static str {
-        if self.is_open { self.chain.describe(&self.block.0[..self.chain.layout().size]) } else { "no flow" }
+        if self.is_open {
+            self.chain.describe(&self.block.0[..self.chain.layout().size])
+        } else {
+            "no flow"
+        }
     }
 
     fn passes(&mut self, frame: &[u8], is_forward: bool) -> Result<bool> {
@@ -165,7 +192,8 @@ impl Firewall {
         ensure!(packet.copy_from(frame), "a frame does not fit");
         packet.parse().map_err(|error| anyhow::anyhow!("{error:?}"))?;
         let key = FlowKey::of(packet).context("a segment has a key")?;
-        let direction = if is_forward || !self.is_open { Direction::Forward } else { Direction::Reverse };
+        let direction =
+            if is_forward || !self.is_open { Direction::Forward } else { Direction::Reverse };
         self.now += 1_000_000;
         self.cx.begin(self.now, key, direction);
         let position = if self.is_open { Position::START } else { Position::OPENING };
@@ -181,7 +209,12 @@ fn client(number: u64) -> (Ipv4Addr, u16) {
     (Ipv4Addr::from(0x0a01_0000 + (number % 0xff_0000) as u32), 1024 + (number % 60_000) as u16)
 }
 
-fn frame(segment: &Segment, number: u64, index: usize, macs: ([u8; 6], [u8; 6])) -> Result<Vec<u8>> {
+fn frame(
+    segment: &Segment,
+    number: u64,
+    index: usize,
+    macs: ([u8; 6], [u8; 6]),
+) -> Result<Vec<u8>> {
     let (client, server) = (client(number), (SERVER, SERVER_PORT));
     let (from, to) = if segment.is_forward { (client, server) } else { (server, client) };
     let mut ip = Ipv4Header::new(0, 64, IpNumber::TCP, from.0.octets(), to.0.octets())?;
@@ -193,7 +226,9 @@ fn frame(segment: &Segment, number: u64, index: usize, macs: ([u8; 6], [u8; 6]))
     if let Some(scale) = segment.scale {
         tcp.set_options(&[TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale)])?;
     }
-    let builder = PacketBuilder::ethernet2(macs.0, macs.1).ip(IpHeaders::Ipv4(ip, Ipv4Extensions::default())).tcp_header(tcp);
+    let builder = PacketBuilder::ethernet2(macs.0, macs.1)
+        .ip(IpHeaders::Ipv4(ip, Ipv4Extensions::default()))
+        .tcp_header(tcp);
     let payload = vec![0x5a; usize::from(segment.len)];
     let mut frame = Vec::with_capacity(builder.size(payload.len()));
     builder.write(&mut frame, &payload)?;
@@ -202,13 +237,16 @@ fn frame(segment: &Segment, number: u64, index: usize, macs: ([u8; 6], [u8; 6]))
 
 fn words(segment: &Segment) -> String {
     let names = [(SYN, "SYN "), (FIN, "FIN "), (RST, "RST "), (ACK, "ACK ")];
-    let flags: String = names.iter().filter(|(flag, _)| segment.flags & flag != 0).map(|(_, name)| *name).collect();
+    let flags: String =
+        names.iter().filter(|(flag, _)| segment.flags & flag != 0).map(|(_, name)| *name).collect();
     let way = if segment.is_forward { ">" } else { "<" };
     let spoofed = if segment.is_spoofed { " (spoofed)" } else { "" };
     let scale = segment.scale.map_or(String::new(), |scale| format!(" scale {scale}"));
     let Segment { sequence, acknowledgement, window, len, .. } = segment;
     let useful = if segment.is_useful { " *" } else { "" };
-    format!("{way} {flags}seq {sequence} ack {acknowledgement} len {len} win {window}{scale}{spoofed}{useful}")
+    format!(
+        "{way} {flags}seq {sequence} ack {acknowledgement} len {len} win {window}{scale}{spoofed}{useful}"
+    )
 }
 
 /// A difference between the two: the firewall's state, and the segment that only one of
@@ -227,32 +265,51 @@ struct Difference {
 impl Difference {
     fn new(state: &'static str, segment: &Segment, firewall_passes: bool) -> Difference {
         let Segment { is_forward, is_spoofed, is_useful, flags, len, .. } = *segment;
-        Difference { state, is_forward, is_spoofed, is_useful, flags, has_data: len > 0, firewall_passes }
+        Difference {
+            state,
+            is_forward,
+            is_spoofed,
+            is_useful,
+            flags,
+            has_data: len > 0,
+            firewall_passes,
+        }
     }
 
     /// The row of docs/correctness.md that justifies the difference.
     fn row(&self) -> Option<&'static str> {
-        let Difference { state, is_forward, is_spoofed, is_useful, flags, firewall_passes, .. } = *self;
+        let Difference { state, is_forward, is_spoofed, is_useful, flags, firewall_passes, .. } =
+            *self;
         let is_over = matches!(state, "closed" | "reset");
         match (firewall_passes, is_spoofed) {
             (true, true) if state == "opening" && !is_forward && matches!(flags, SYN | ACK) => {
                 Some("a SYN that crosses, or a challenge")
             }
-            (true, true) if state == "opening" && is_forward && flags & RST != 0 => Some("a reset while a SYN is unanswered"),
+            (true, true) if state == "opening" && is_forward && flags & RST != 0 => {
+                Some("a reset while a SYN is unanswered")
+            }
             (true, true) if is_forward && flags == SYN => Some("a SYN in the initiator's name"),
             (true, true) => None,
             // The kernel has lost track, and refuses a legitimate end.
             (true, false) if flags & RST != 0 => Some("a reset that an end expects"),
             (true, false) => Some("the SYN or SYN-ACK that the ends have agreed on"),
-            (false, false) if is_useful && (flags & (SYN | RST) != 0 || matches!(state, "opening" | "answered" | "reset")) => {
+            (false, false)
+                if is_useful
+                    && (flags & (SYN | RST) != 0
+                        || matches!(state, "opening" | "answered" | "reset")) =>
+            {
                 Some("the answer to one of several SYNs")
             }
             (false, false) if is_useful => None,
             (false, _) if flags & (SYN | ACK) == SYN | ACK => Some("a SYN-ACK that opens nothing"),
-            (false, _) if flags & RST != 0 && state == "opening" && !is_forward => Some("a reset that acknowledges no SYN"),
+            (false, _) if flags & RST != 0 && state == "opening" && !is_forward => {
+                Some("a reset that acknowledges no SYN")
+            }
             (false, _) if flags & RST != 0 => Some("a reset that the receiver ignores"),
             (false, _) if state == "opening" && !is_forward => Some("data before the handshake"),
-            (false, true) if !is_over || flags & SYN == 0 => Some("a segment older than the window"),
+            (false, true) if !is_over || flags & SYN == 0 => {
+                Some("a segment older than the window")
+            }
             (false, true) if !is_forward && flags == SYN => Some("a SYN of the other side"),
             (false, true) if flags == SYN | FIN => Some("a SYN with a FIN"),
             (false, true) => None,
@@ -279,7 +336,8 @@ fn what_the_ends_need_passes(_: &Interrupt) -> Result<()> {
         let mut firewall = Firewall::new()?;
         for (index, segment) in said.iter().enumerate() {
             let state = firewall.state();
-            let passes = firewall.passes(&frame(segment, number, index, ([2; 6], [4; 6]))?, segment.is_forward)?;
+            let passes = firewall
+                .passes(&frame(segment, number, index, ([2; 6], [4; 6]))?, segment.is_forward)?;
             let difference = Difference::new(state, segment, passes);
             if segment.is_spoofed && passes && segment.flags != SYN && difference.row().is_none() {
                 // Windows are large: one in a thousand guesses lies in a window.
@@ -290,7 +348,11 @@ fn what_the_ends_need_passes(_: &Interrupt) -> Result<()> {
                 late += 1;
                 break;
             }
-            if segment.is_spoofed && passes && segment.flags == SYN && !matches!(state, "established" | "half-closed") {
+            if segment.is_spoofed
+                && passes
+                && segment.flags == SYN
+                && !matches!(state, "established" | "half-closed")
+            {
                 // The attacker has opened a connection, or tried to at the same time.
                 break;
             }
@@ -300,8 +362,14 @@ fn what_the_ends_need_passes(_: &Interrupt) -> Result<()> {
     }
     ensure!(lucky * 200 < refused, "{lucky} of a stranger's segments passed, {refused} did not");
     // 0.9 % of 100,000; fewer conversations scatter around that.
-    ensure!(late * 50 < count, "in {late} of {count} conversations something that an end needed was refused");
-    ensure!(useful > 10_000 && refused > 500, "{useful} segments were of use, {refused} were a stranger's");
+    ensure!(
+        late * 50 < count,
+        "in {late} of {count} conversations something that an end needed was refused"
+    );
+    ensure!(
+        useful > 10_000 && refused > 500,
+        "{useful} segments were of use, {refused} were a stranger's"
+    );
     Ok(())
 }
 
@@ -344,7 +412,8 @@ fn the_kernel_passes_the_same_segments(interrupt: &Interrupt) -> Result<()> {
         let said = conversation(number);
         let mut frames = Vec::with_capacity(said.len());
         for (index, segment) in said.iter().enumerate() {
-            let (_, _, own, other) = if segment.is_forward { &kernel.client } else { &kernel.server };
+            let (_, _, own, other) =
+                if segment.is_forward { &kernel.client } else { &kernel.server };
             frames.push((segment.is_forward, frame(segment, number, index, (*own, *other))?));
         }
         let passed = kernel.passed(&frames, interrupt)?;
@@ -365,7 +434,8 @@ fn the_kernel_passes_the_same_segments(interrupt: &Interrupt) -> Result<()> {
             break;
         }
     }
-    unjustified.say(&format!("after {segments} segments, {parted:?}: the kernel says otherwise"))?;
+    unjustified
+        .say(&format!("after {segments} segments, {parted:?}: the kernel says otherwise"))?;
     ensure!(segments > count as usize * 8, "only {segments} segments were compared");
     Ok(())
 }

@@ -25,11 +25,26 @@ pub(crate) fn tests() -> Vec<Test> {
             &[NGINX],
             a_killed_coordinator_is_back_within_a_second,
         ),
-        light("connections_come_and_go_while_it_stands_still", 3, &[NGINX], connections_come_and_go_while_it_stands_still),
-        light("a_runtime_that_dies_meanwhile_is_recovered", 2, &[NGINX], a_runtime_that_dies_meanwhile_is_recovered),
+        light(
+            "connections_come_and_go_while_it_stands_still",
+            3,
+            &[NGINX],
+            connections_come_and_go_while_it_stands_still,
+        ),
+        light(
+            "a_runtime_that_dies_meanwhile_is_recovered",
+            2,
+            &[NGINX],
+            a_runtime_that_dies_meanwhile_is_recovered,
+        ),
         light("rules_and_orders_outlive_it", 1, &[NGINX], rules_and_orders_outlive_it),
         light("a_lost_log_does_not_end_the_box", 2, &[NGINX], a_lost_log_does_not_end_the_box),
-        light("incarnations_go_on_in_a_state_directory", 2, &[], incarnations_go_on_in_a_state_directory),
+        light(
+            "incarnations_go_on_in_a_state_directory",
+            2,
+            &[],
+            incarnations_go_on_in_a_state_directory,
+        ),
     ]
 }
 
@@ -40,10 +55,18 @@ fn coordinator(network: &Network) -> Result<Process> {
 }
 
 /// Waits for an incarnation later than this one.
-fn wait_for_next(network: &Network, last: &Process, limit: Duration, interrupt: &Interrupt) -> Result<Process> {
+fn wait_for_next(
+    network: &Network,
+    last: &Process,
+    limit: Duration,
+    interrupt: &Interrupt,
+) -> Result<Process> {
     until("the coordinator is back", limit, interrupt, || {
         let now = coordinator(network)?;
-        Ok((now.incarnation > last.incarnation && now.state == STATE_RUNNING && now.pid != last.pid).then_some(now))
+        Ok((now.incarnation > last.incarnation
+            && now.state == STATE_RUNNING
+            && now.pid != last.pid)
+            .then_some(now))
     })
 }
 
@@ -59,7 +82,10 @@ fn a_killed_coordinator_is_back_within_a_second(interrupt: &Interrupt) -> Result
     let before = network.running.status()?;
     for _ in 0..3 {
         let last = coordinator(&network)?;
-        ensure!(last.pid != network.running.process().pid(), "it is a process of its own: {last:?}");
+        ensure!(
+            last.pid != network.running.process().pid(),
+            "it is a process of its own: {last:?}"
+        );
         let killed = Instant::now();
         signal_pid(last.pid, Signal::KILL)?;
         wait_for_next(&network, &last, RECOVERY_LIMIT, interrupt)?;
@@ -93,7 +119,10 @@ fn connections_come_and_go_while_it_stands_still(interrupt: &Interrupt) -> Resul
         wait_for_next(&network, &last, PATIENCE, interrupt)?;
         network.wait_protected()?;
         let connections = [old.verify(interrupt)?, new.verify(interrupt)?];
-        ensure!(connections.iter().all(|connections| connections.broken == 0), "afterwards: {connections:?}");
+        ensure!(
+            connections.iter().all(|connections| connections.broken == 0),
+            "afterwards: {connections:?}"
+        );
         if was_meanwhile {
             ensure!(network.running.status()?.failovers.is_empty());
             drop((old, new));
@@ -116,9 +145,12 @@ fn a_runtime_that_dies_meanwhile_is_recovered(interrupt: &Interrupt) -> Result<(
     let victim = network.running.busiest(None)?;
     signal_pid(last.pid, Signal::STOP)?;
     signal_pid(victim.pid, Signal::KILL)?;
-    network
-        .running
-        .wait_for("the box knows that it is not safe", PATIENCE, interrupt, |status| status.protected() != Protected::Yes)?;
+    network.running.wait_for(
+        "the box knows that it is not safe",
+        PATIENCE,
+        interrupt,
+        |status| status.protected() != Protected::Yes,
+    )?;
     signal_pid(last.pid, Signal::KILL)?;
     let failover = network.wait_recovered(&victim)?;
     ensure!(failover.flows > 0 && failover.lost == 0, "{failover:?}");
@@ -142,8 +174,11 @@ fn rules_and_orders_outlive_it(interrupt: &Interrupt) -> Result<()> {
     let held = network.hold(&format!("{SERVER}:80"), 30)?;
     network.wait_protected()?;
     let apply = |network: &Network, port: u16| -> Result<()> {
-        let rules = format!("rules:\n  - {{ proto: tcp, ports: {port}, chain: office }}\n  - {{ chain: office }}");
-        let file = network.lab.write("new.yaml", text.replace("rules:\n  - { chain: office }", &rules))?;
+        let rules = format!(
+            "rules:\n  - {{ proto: tcp, ports: {port}, chain: office }}\n  - {{ chain: office }}"
+        );
+        let file =
+            network.lab.write("new.yaml", text.replace("rules:\n  - { chain: office }", &rules))?;
         network.running.ask(&format!("apply {}", file.display())).map(|_| ())
     };
     let rules = |network: &Network| -> Result<(u64, bool)> {
@@ -172,9 +207,16 @@ fn rules_and_orders_outlive_it(interrupt: &Interrupt) -> Result<()> {
     network.wait_protected()?;
     let status = network.running.status()?;
     let drained = status.runtime(source.id).context("it is listed")?;
-    ensure!(drained.pid == 0 && drained.incarnation == source.incarnation, "it is not started again: {drained:?}");
+    ensure!(
+        drained.pid == 0 && drained.incarnation == source.incarnation,
+        "it is not started again: {drained:?}"
+    );
     let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0 && status.failovers.is_empty(), "{connections:?} {:?}", status.failovers);
+    ensure!(
+        connections.broken == 0 && status.failovers.is_empty(),
+        "{connections:?} {:?}",
+        status.failovers
+    );
     drop(held);
     network.stop()
 }
@@ -208,7 +250,10 @@ fn a_lost_log_does_not_end_the_box(interrupt: &Interrupt) -> Result<()> {
         Ok((now.state == STATE_AWAY && now.incarnation > last.incarnation + 2).then_some(()))
     })?;
     let said = network.running.process().stderr();
-    ensure!(said.contains("the coordinator's log") && said.contains("traffic goes on meanwhile"), "{said}");
+    ensure!(
+        said.contains("the coordinator's log") && said.contains("traffic goes on meanwhile"),
+        "{said}"
+    );
     let more = network.hold(VIRTUAL, 10)?;
     let connections = [held.verify(interrupt)?, more.verify(interrupt)?];
     ensure!(connections.iter().all(|connections| connections.broken == 0), "{connections:?}");
@@ -222,13 +267,18 @@ fn a_lost_log_does_not_end_the_box(interrupt: &Interrupt) -> Result<()> {
 /// used twice.
 fn incarnations_go_on_in_a_state_directory(interrupt: &Interrupt) -> Result<()> {
     let directory = std::env::temp_dir().join(format!("hf-state-{}", std::process::id()));
-    let more: &'static str = Box::leak(format!("state: {}\n", directory.display()).into_boxed_str());
+    let more: &'static str =
+        Box::leak(format!("state: {}\n", directory.display()).into_boxed_str());
     let mut highest = 0;
     for _ in 0..2 {
-        let network = Network::start(&Options { more, ..Options::protected(Chain::Edge) }, interrupt)?;
+        let network =
+            Network::start(&Options { more, ..Options::protected(Chain::Edge) }, interrupt)?;
         let status = network.running.status()?;
         let incarnations: Vec<u64> = status.runtimes().map(|process| process.incarnation).collect();
-        ensure!(incarnations.iter().all(|incarnation| *incarnation > highest), "{incarnations:?} after {highest}");
+        ensure!(
+            incarnations.iter().all(|incarnation| *incarnation > highest),
+            "{incarnations:?} after {highest}"
+        );
         highest = incarnations.into_iter().max().unwrap_or(0);
         network.stop()?;
     }

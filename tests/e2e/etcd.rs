@@ -15,8 +15,18 @@ use rustix::process::Signal;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        light("a_killed_coordinator_finds_its_log_in_etcd", 2, &[NGINX, ETCD], a_killed_coordinator_finds_its_log_in_etcd),
-        light("connections_come_and_go_while_etcd_is_away", 7, &[NGINX, ETCD], connections_come_and_go_while_etcd_is_away),
+        light(
+            "a_killed_coordinator_finds_its_log_in_etcd",
+            2,
+            &[NGINX, ETCD],
+            a_killed_coordinator_finds_its_log_in_etcd,
+        ),
+        light(
+            "connections_come_and_go_while_etcd_is_away",
+            7,
+            &[NGINX, ETCD],
+            connections_come_and_go_while_etcd_is_away,
+        ),
     ]
 }
 
@@ -29,7 +39,11 @@ fn start(interrupt: &Interrupt) -> Result<(Network, Etcd)> {
         let home = lab.scratch().join("etcd");
         std::fs::create_dir(&home)?;
         let server = Etcd::start(&home, Some(&topology.router), None, interrupt)?;
-        let text = format!("{}etcd: {{ endpoints: [\"{}\"] }}\n", options.configuration(), server.endpoint());
+        let text = format!(
+            "{}etcd: {{ endpoints: [\"{}\"] }}\n",
+            options.configuration(),
+            server.endpoint()
+        );
         etcd = Some(server);
         Ok(text)
     })?;
@@ -86,10 +100,19 @@ fn connections_come_and_go_while_etcd_is_away(interrupt: &Interrupt) -> Result<(
             false => etcd.signal(Signal::STOP)?,
             true => etcd.kill(interrupt)?,
         }
-        let status = network.running.wait_for("the box says that etcd is away", PATIENCE, interrupt, |status| {
-            let is_candidate = status.processes.iter().any(|role| role.role == "coordinator" && role.state == STATE_CANDIDATE);
-            is_candidate && status.election.as_ref().is_some_and(|election| election.silent_ms.is_some())
-        })?;
+        let status = network.running.wait_for(
+            "the box says that etcd is away",
+            PATIENCE,
+            interrupt,
+            |status| {
+                let is_candidate = status
+                    .processes
+                    .iter()
+                    .any(|role| role.role == "coordinator" && role.state == STATE_CANDIDATE);
+                is_candidate
+                    && status.election.as_ref().is_some_and(|election| election.silent_ms.is_some())
+            },
+        )?;
         ensure!(status.runtimes().all(|runtime| runtime.state == STATE_RUNNING), "{status:?}");
         let new = network.hold(VIRTUAL, 20)?;
         ensure_unbroken(&old, interrupt)?;

@@ -23,7 +23,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![light("nothing_leaves_untranslated_and_nothing_uninvited_comes_in", 10, &[PING], both_sides_send_everything)]
+    vec![light(
+        "nothing_leaves_untranslated_and_nothing_uninvited_comes_in",
+        10,
+        &[PING],
+        both_sides_send_everything,
+    )]
 }
 
 /// The addresses of the configuration: the box inside and outside, the host with the
@@ -52,13 +57,25 @@ const STRANGE: &[&str] = &[
     "10.0.0.255",
     "198.51.100.255",
 ];
-const STRANGE_SIX: &[&str] = &["::", "::1", "::ffff:10.0.0.9", "fe80::1", "fd00::1", "ff02::1", "ff05::2", "64:ff9b::10.0.0.9"];
+const STRANGE_SIX: &[&str] = &[
+    "::",
+    "::1",
+    "::ffff:10.0.0.9",
+    "fe80::1",
+    "fd00::1",
+    "ff02::1",
+    "ff05::2",
+    "64:ff9b::10.0.0.9",
+];
 
 /// The first configuration of README.md.
 fn configuration() -> Result<String> {
     let readme = include_str!("../../README.md");
-    let text =
-        readme.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).context("README.md has a configuration")?;
+    let text = readme
+        .split("```yaml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .context("README.md has a configuration")?;
     Ok(format!("{text}{PATIENT}"))
 }
 
@@ -74,9 +91,11 @@ fn both_sides_send_everything(interrupt: &Interrupt) -> Result<()> {
     };
     let topology = Topology::build(&mut lab, &addresses)?;
     let (inside, outside) = (&topology.client, &topology.server);
-    for (namespace, address) in
-        [(inside, format!("{SERVICE}/24")), (inside, format!("{HOST_SIX}/64")), (outside, format!("{OUTSIDE_SIX}/64"))]
-    {
+    for (namespace, address) in [
+        (inside, format!("{SERVICE}/24")),
+        (inside, format!("{HOST_SIX}/64")),
+        (outside, format!("{OUTSIDE_SIX}/64")),
+    ] {
         link::address(namespace, HOST_DEVICE, &address)?;
     }
     inside.ip(&format!("-6 route add default via {}", BOX_SIX[0]))?;
@@ -94,22 +113,34 @@ fn both_sides_send_everything(interrupt: &Interrupt) -> Result<()> {
     outer.send(&from_outside(&outer)).context("from outside")?;
     wanted.settle()?;
     let came_in = inner.seen()?;
-    ensure!(came_in.iter().any(Seen::is_transit), "nothing has come in, not even to the published service");
-    refuse(&came_in, "came in", |seen| seen.is_resolution() || (seen.is_tcp_to(443) && seen.to == ip(SERVICE)))?;
+    ensure!(
+        came_in.iter().any(Seen::is_transit),
+        "nothing has come in, not even to the published service"
+    );
+    refuse(&came_in, "came in", |seen| {
+        seen.is_resolution() || (seen.is_tcp_to(443) && seen.to == ip(SERVICE))
+    })?;
     let went_out = outer.seen()?;
-    refuse(&went_out, "went out for what came from outside", |seen| !seen.is_transit() && !is_inside(seen.from))?;
+    refuse(&went_out, "went out for what came from outside", |seen| {
+        !seen.is_transit() && !is_inside(seen.from)
+    })?;
 
     inner.send(&from_inside(&inner)).context("from inside")?;
     wanted.settle()?;
     let went_out = outer.seen()?;
-    ensure!(went_out.iter().any(Seen::is_transit), "nothing has gone out, not even what is allowed");
+    ensure!(
+        went_out.iter().any(Seen::is_transit),
+        "nothing has gone out, not even what is allowed"
+    );
     refuse(&went_out, "went out", |seen| match seen.from {
         _ if !seen.is_transit() => !is_inside(seen.from),
         IpAddr::V4(_) => POOL.map(ip).contains(&seen.from) && seen.is_allowed(),
         IpAddr::V6(_) => seen.from == ip(HOST_SIX) && seen.is_allowed(),
     })?;
     let came_back = inner.seen()?;
-    refuse(&came_back, "came back in", |seen| !seen.is_transit() || (POOL.map(ip).contains(&seen.from) && seen.is_allowed()))?;
+    refuse(&came_back, "came back in", |seen| {
+        !seen.is_transit() || (POOL.map(ip).contains(&seen.from) && seen.is_allowed())
+    })?;
 
     wanted.works().context("after")?;
     let status = running.stop(PATIENCE, interrupt)?;
@@ -143,24 +174,36 @@ impl Wanted<'_> {
 
     fn works(&self) -> Result<()> {
         let (inside, outside) = (self.inside, self.outside);
-        for (server, host, gateway) in [(OUTSIDE, HOST, BOX[0]), (OUTSIDE_SIX, HOST_SIX, BOX_SIX[0])] {
-            self.connects(inside, (ip(host), outside), (server, 80), (server, 80)).with_context(|| format!("TCP to {server}"))?;
+        for (server, host, gateway) in
+            [(OUTSIDE, HOST, BOX[0]), (OUTSIDE_SIX, HOST_SIX, BOX_SIX[0])]
+        {
+            self.connects(inside, (ip(host), outside), (server, 80), (server, 80))
+                .with_context(|| format!("TCP to {server}"))?;
             self.asks(ip(host), ip(server)).with_context(|| format!("UDP to {server}"))?;
             for target in [server, gateway] {
                 until("a ping is answered", PATIENCE, self.interrupt, || {
-                    let pings = programs::ping(inside, ip(target), 1, 56, Duration::from_millis(10))?;
+                    let pings =
+                        programs::ping(inside, ip(target), 1, 56, Duration::from_millis(10))?;
                     Ok((pings.received > 0).then_some(()))
                 })
                 .with_context(|| format!("to {target}"))?;
             }
         }
         let published = (POOL[0], 443);
-        self.connects(outside, (ip(OUTSIDE), inside), published, (SERVICE, 443)).context("the published service")?;
-        self.connects(inside, (ip(HOST), inside), published, (SERVICE, 443)).context("the published service from inside")
+        self.connects(outside, (ip(OUTSIDE), inside), published, (SERVICE, 443))
+            .context("the published service")?;
+        self.connects(inside, (ip(HOST), inside), published, (SERVICE, 443))
+            .context("the published service from inside")
     }
 
     /// Opens a connection from an address in one namespace to a listener in another.
-    fn connects(&self, from: &Namespace, (own, at): (IpAddr, &Namespace), to: (&str, u16), server: (&str, u16)) -> Result<()> {
+    fn connects(
+        &self,
+        from: &Namespace,
+        (own, at): (IpAddr, &Namespace),
+        to: (&str, u16),
+        server: (&str, u16),
+    ) -> Result<()> {
         let listener = listen(at, (ip(server.0), server.1).into())?;
         let opener = begin(from, (own, 0).into(), (ip(to.0), to.1).into())?;
         opened(&opener, self.interrupt)?;
@@ -181,7 +224,10 @@ impl Wanted<'_> {
         let (_, peer) = names.recv_from(&mut [0; 16])?;
         ensure!(!is_inside(peer.ip()), "the server sees {peer}");
         names.send_to(b"me", peer)?;
-        ensure!(asker.recv_from(&mut [0; 16])?.1 == SocketAddr::from((server, 53)), "somebody else answers");
+        ensure!(
+            asker.recv_from(&mut [0; 16])?.1 == SocketAddr::from((server, 53)),
+            "somebody else answers"
+        );
         Ok(())
     }
 }
@@ -190,8 +236,12 @@ impl Wanted<'_> {
 /// inside host to the relevant destinations, and a few kinds from and to all addresses.
 fn from_outside(side: &Side<'_>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    let four =
-        ([OUTSIDE, FOREIGN, HOST, POOL[1], BOX[1], BOX[0]], [SERVICE, HOST, POOL[0], POOL[1], BOX[1], BOX[0]], STRANGE, SERVICE);
+    let four = (
+        [OUTSIDE, FOREIGN, HOST, POOL[1], BOX[1], BOX[0]],
+        [SERVICE, HOST, POOL[0], POOL[1], BOX[1], BOX[0]],
+        STRANGE,
+        SERVICE,
+    );
     let six = (
         [OUTSIDE_SIX, FOREIGN_SIX, HOST_SIX, BOX_SIX[1], BOX_SIX[0], "2001:db8:a::77"],
         [HOST_SIX, "2001:db8:a::77", BOX_SIX[0], BOX_SIX[1], "2001:db8:a::", FOREIGN_SIX],
@@ -200,9 +250,13 @@ fn from_outside(side: &Side<'_>) -> Vec<Vec<u8>> {
     );
     for (sources, destinations, strange, inner) in [four, six] {
         for source in &sources[..3] {
-            frames.extend(destinations[..4].iter().flat_map(|to| side.way(source, to).all(ip(inner))));
+            frames.extend(
+                destinations[..4].iter().flat_map(|to| side.way(source, to).all(ip(inner))),
+            );
         }
-        frames.extend(side.some(&[&sources[..], strange].concat(), &[&destinations[..], strange].concat()));
+        frames.extend(
+            side.some(&[&sources[..], strange].concat(), &[&destinations[..], strange].concat()),
+        );
     }
     frames
 }
@@ -224,9 +278,13 @@ fn from_inside(side: &Side<'_>) -> Vec<Vec<u8>> {
     );
     for (sources, destinations, strange, inner) in [four, six] {
         for source in &sources[..3] {
-            frames.extend(destinations[..3].iter().flat_map(|to| side.way(source, to).all(ip(inner))));
+            frames.extend(
+                destinations[..3].iter().flat_map(|to| side.way(source, to).all(ip(inner))),
+            );
         }
-        frames.extend(side.some(&[&sources[..], strange].concat(), &[&destinations[..], strange].concat()));
+        frames.extend(
+            side.some(&[&sources[..], strange].concat(), &[&destinations[..], strange].concat()),
+        );
     }
     frames
 }
@@ -246,12 +304,29 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(namespace: &Namespace, box_address: &'static str, own: &'static str, interrupt: &'a Interrupt) -> Result<Side<'a>> {
+    fn new(
+        namespace: &Namespace,
+        box_address: &'static str,
+        own: &'static str,
+        interrupt: &'a Interrupt,
+    ) -> Result<Side<'a>> {
         programs::ping(namespace, ip(box_address), 1, 56, Duration::from_millis(10))?;
-        let (sender, listener) = (Sender::open(namespace, HOST_DEVICE)?, Listener::open(namespace, HOST_DEVICE)?);
-        let (own_mac, box_mac) = (link::mac(namespace, HOST_DEVICE)?, link::neighbour(namespace, box_address)?);
+        let (sender, listener) =
+            (Sender::open(namespace, HOST_DEVICE)?, Listener::open(namespace, HOST_DEVICE)?);
+        let (own_mac, box_mac) =
+            (link::mac(namespace, HOST_DEVICE)?, link::neighbour(namespace, box_address)?);
         let came = RefCell::default();
-        Ok(Side { sender, listener, own, own_mac, box_address, box_mac, came, pings: Cell::new(0), interrupt })
+        Ok(Side {
+            sender,
+            listener,
+            own,
+            own_mac,
+            box_address,
+            box_mac,
+            came,
+            pings: Cell::new(0),
+            interrupt,
+        })
     }
 
     fn way(&self, from: &str, to: &str) -> Way {
@@ -287,25 +362,33 @@ impl<'a> Side<'a> {
         let sequence = self.pings.replace(self.pings.get() + 1);
         let echo = Icmpv4Type::EchoRequest(IcmpEchoHeader { id: 0x7777, seq: sequence });
         let [from, to]: [Ipv4Addr; 2] = [self.own.parse()?, self.box_address.parse()?];
-        let builder = PacketBuilder::ethernet2(self.own_mac, self.box_mac).ipv4(from.octets(), to.octets(), 64).icmpv4(echo);
+        let builder = PacketBuilder::ethernet2(self.own_mac, self.box_mac)
+            .ipv4(from.octets(), to.octets(), 64)
+            .icmpv4(echo);
         let mut request = Vec::new();
         builder.write(&mut request, &[])?;
         let mut sent = None;
-        until_every(Duration::from_micros(100), "the box answers a ping", PATIENCE, self.interrupt, || {
-            // On a busy machine a ring may be full.
-            if sent.is_none_or(|sent: Instant| sent.elapsed() > Duration::from_millis(200)) {
-                self.sender.send(&request)?;
-                sent = Some(Instant::now());
-            }
-            self.look()?;
-            let came = self.came.borrow();
-            Ok(came
-                .iter()
-                .rev()
-                .take_while(|seen| seen.echo != Some((0x7777, sequence.wrapping_sub(1))))
-                .any(|seen| seen.echo == Some((0x7777, sequence)))
-                .then_some(()))
-        })
+        until_every(
+            Duration::from_micros(100),
+            "the box answers a ping",
+            PATIENCE,
+            self.interrupt,
+            || {
+                // On a busy machine a ring may be full.
+                if sent.is_none_or(|sent: Instant| sent.elapsed() > Duration::from_millis(200)) {
+                    self.sender.send(&request)?;
+                    sent = Some(Instant::now());
+                }
+                self.look()?;
+                let came = self.came.borrow();
+                Ok(came
+                    .iter()
+                    .rev()
+                    .take_while(|seen| seen.echo != Some((0x7777, sequence.wrapping_sub(1))))
+                    .any(|seen| seen.echo == Some((0x7777, sequence)))
+                    .then_some(()))
+            },
+        )
     }
 
     fn look(&self) -> Result<()> {
@@ -344,13 +427,26 @@ impl Seen {
     fn read(frame: &[u8]) -> Seen {
         let nobody = IpAddr::from([0; 4]);
         let ether_type = u16::from_be_bytes([frame[12], frame[13]]);
-        let mut seen =
-            Seen { ether_type, ttl: 0, from: nobody, to: nobody, protocol: 0, first: None, echo: None, frame: frame.to_vec() };
-        let bytes = |at: usize| -> Option<[u8; 4]> { frame.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()) };
+        let mut seen = Seen {
+            ether_type,
+            ttl: 0,
+            from: nobody,
+            to: nobody,
+            protocol: 0,
+            first: None,
+            echo: None,
+            frame: frame.to_vec(),
+        };
+        let bytes = |at: usize| -> Option<[u8; 4]> {
+            frame.get(at..at + 4).and_then(|bytes| bytes.try_into().ok())
+        };
         match ether_type {
             0x0800 if frame.len() >= 34 => {
-                let address = |at: usize| IpAddr::from([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
-                (seen.ttl, seen.protocol, seen.from, seen.to) = (frame[22], frame[23], address(26), address(30));
+                let address = |at: usize| {
+                    IpAddr::from([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
+                };
+                (seen.ttl, seen.protocol, seen.from, seen.to) =
+                    (frame[22], frame[23], address(26), address(30));
                 let behind = 14 + 4 * usize::from(frame[14] & 15);
                 let is_first = u16::from_be_bytes([frame[20], frame[21]]) & 0x1fff == 0;
                 seen.first = bytes(behind).filter(|_| is_first);
@@ -360,16 +456,22 @@ impl Seen {
                     .map(|[a, b, c, d]| (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])));
             }
             0x86dd if frame.len() >= 54 => {
-                let address =
-                    |at: usize| frame[at..at + 16].try_into().map(|bytes: [u8; 16]| IpAddr::from(bytes)).unwrap_or(nobody);
-                (seen.protocol, seen.ttl, seen.from, seen.to) = (frame[20], frame[21], address(22), address(38));
+                let address = |at: usize| {
+                    frame[at..at + 16]
+                        .try_into()
+                        .map(|bytes: [u8; 16]| IpAddr::from(bytes))
+                        .unwrap_or(nobody)
+                };
+                (seen.protocol, seen.ttl, seen.from, seen.to) =
+                    (frame[20], frame[21], address(22), address(38));
                 seen.first = bytes(54);
                 // Behind a fragment header, options or a route, the next header tells the
                 // protocol. The box refuses routes of known types.
                 let [next, len, kind, ..] = seen.first.unwrap_or_default();
                 let is_refused = seen.protocol == 43 && matches!(kind, 0 | 2 | 3 | 4);
                 if matches!(seen.protocol, 0 | 43 | 44 | 60) && !is_refused {
-                    let is_first = seen.protocol != 44 || u16::from_be_bytes([frame[56], frame[57]]) & 0xfff8 == 0;
+                    let is_first = seen.protocol != 44
+                        || u16::from_be_bytes([frame[56], frame[57]]) & 0xfff8 == 0;
                     let behind = if seen.protocol == 44 { 62 } else { 62 + 8 * usize::from(len) };
                     (seen.protocol, seen.first) = (next, bytes(behind).filter(|_| is_first));
                 }
@@ -386,12 +488,14 @@ impl Seen {
 
     /// True for ARP, or neighbour discovery that does not leave the link.
     fn is_resolution(&self) -> bool {
-        let is_neighbour = self.protocol == 58 && self.ttl == 255 && matches!(self.first, Some([135 | 136, ..]));
+        let is_neighbour =
+            self.protocol == 58 && self.ttl == 255 && matches!(self.first, Some([135 | 136, ..]));
         self.ether_type == 0x0806 || is_neighbour
     }
 
     fn is_tcp_to(&self, port: u16) -> bool {
-        self.protocol == 6 && self.first.is_some_and(|first| u16::from_be_bytes([first[2], first[3]]) == port)
+        self.protocol == 6
+            && self.first.is_some_and(|first| u16::from_be_bytes([first[2], first[3]]) == port)
     }
 
     /// True if the configuration's rules let the packet out. A later fragment is judged
@@ -410,9 +514,20 @@ impl Seen {
 
 /// Fails if there is a frame that may not be there.
 fn refuse(seen: &[Seen], what: &str, may_be: impl Fn(&Seen) -> bool) -> Result<()> {
-    let wrong: Vec<&Seen> =
-        seen.iter().filter(|seen| seen.echo.is_none_or(|(id, _)| !SETTLING.contains(&id)) && !may_be(seen)).collect();
-    let few: Vec<String> = wrong.iter().take(5).map(|seen| format!("{} > {}: {:02x?}", seen.from, seen.to, seen.frame)).collect();
-    ensure!(wrong.is_empty(), "{} frames {what} that must not, as\n{}", wrong.len(), few.join("\n"));
+    let wrong: Vec<&Seen> = seen
+        .iter()
+        .filter(|seen| seen.echo.is_none_or(|(id, _)| !SETTLING.contains(&id)) && !may_be(seen))
+        .collect();
+    let few: Vec<String> = wrong
+        .iter()
+        .take(5)
+        .map(|seen| format!("{} > {}: {:02x?}", seen.from, seen.to, seen.frame))
+        .collect();
+    ensure!(
+        wrong.is_empty(),
+        "{} frames {what} that must not, as\n{}",
+        wrong.len(),
+        few.join("\n")
+    );
     Ok(())
 }

@@ -9,7 +9,8 @@ use holdfast_lab::requirements::*;
 use holdfast_lab::running::Victim;
 use holdfast_lab::{Interrupt, Namespace, until};
 use holdfast_tests::network::{
-    Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, held, ip, many, socket, wait_for_packets,
+    Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, held, ip, many,
+    socket, wait_for_packets,
 };
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::transfer::{LongDownload, LongIperf3};
@@ -32,10 +33,21 @@ pub(crate) fn tests() -> Vec<Test> {
             &[IPERF3],
             iperf3_udp_both_directions,
         ),
-        alone("how long replies stay away is measured, in replies", "ping_goes_on", 1, &[PING], ping_goes_on),
+        alone(
+            "how long replies stay away is measured, in replies",
+            "ping_goes_on",
+            1,
+            &[PING],
+            ping_goes_on,
+        ),
         light("a_packet_limit_goes_on_counting", 11, &[PING], a_packet_limit_goes_on_counting),
         light("a_demoted_flow_stays_demoted", 12, &[PING, NFT], a_demoted_flow_stays_demoted),
-        light("dig_and_traceroute_work_right_after", 1, &[DIG, DNSMASQ, TRACEROUTE], dig_and_traceroute_work_right_after),
+        light(
+            "dig_and_traceroute_work_right_after",
+            1,
+            &[DIG, DNSMASQ, TRACEROUTE],
+            dig_and_traceroute_work_right_after,
+        ),
         alone(
             "a load that takes what there is",
             "wrk_with_100_connections_sees_no_error",
@@ -44,7 +56,12 @@ pub(crate) fn tests() -> Vec<Test> {
             wrk_with_100_connections_sees_no_error,
         ),
         light("keep_alive_connections_live", 2, &[NGINX], keep_alive_connections_live),
-        light("keep_alive_connections_break_under_none", 11, &[NGINX], keep_alive_connections_break_under_none),
+        light(
+            "keep_alive_connections_break_under_none",
+            11,
+            &[NGINX],
+            keep_alive_connections_break_under_none,
+        ),
         alone(
             "how long packets stay away is measured, in packets",
             "datagrams_are_lost_at_most_in_the_failure",
@@ -108,7 +125,8 @@ fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
 }
 
 fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
-    let network = Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Edge) }, interrupt)?;
+    let network =
+        Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Edge) }, interrupt)?;
     for reverse in [false, true] {
         let mut running = LongIperf3::start(&network, true, 5_000_000, reverse)?;
         network.kill_each_runtime(|| running.goes_on(&network))?;
@@ -139,7 +157,10 @@ fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
     process.signal(Signal::INT)?;
     let text = process.finish(LIMIT, interrupt)?;
     let pings = programs::read_pings(&text)?;
-    ensure!(pings.received > 0 && pings.sent - pings.received <= 200, "more than a second of replies is missing: {pings:?}");
+    ensure!(
+        pings.received > 0 && pings.sent - pings.received <= 200,
+        "more than a second of replies is missing: {pings:?}"
+    );
     network.stop()
 }
 
@@ -164,7 +185,9 @@ fn a_packet_limit_goes_on_counting(interrupt: &Interrupt) -> Result<()> {
 /// without a tag.
 fn count_marks(namespace: &Namespace, kind: &str) -> Result<()> {
     namespace.run("nft add table netdev marks")?;
-    namespace.run("nft add chain netdev marks in { type filter hook ingress device eth0 priority 0 ; }")?;
+    namespace.run(
+        "nft add chain netdev marks in { type filter hook ingress device eth0 priority 0 ; }",
+    )?;
     for mark in [
         "vlan pcp 5 vlan id 0 vlan type ip ip dscp 46",
         "vlan pcp 1 vlan id 0 vlan type ip ip dscp 1",
@@ -180,10 +203,16 @@ fn count_marks(namespace: &Namespace, kind: &str) -> Result<()> {
 fn counted_marks(namespace: &Namespace) -> Result<[u64; 4]> {
     let text = namespace.run("nft -j list chain netdev marks in")?;
     let listed: serde_json::Value = serde_json::from_str(&text)?;
-    let rules =
-        listed["nftables"].as_array().context("nft lists objects")?.iter().filter_map(|object| object["rule"]["expr"].as_array());
+    let rules = listed["nftables"]
+        .as_array()
+        .context("nft lists objects")?
+        .iter()
+        .filter_map(|object| object["rule"]["expr"].as_array());
     let counters = rules.flatten().filter_map(|part| part["counter"]["packets"].as_u64());
-    counters.collect::<Vec<u64>>().try_into().map_err(|counters| anyhow!("four rules count: {counters:?} in {text}"))
+    counters
+        .collect::<Vec<u64>>()
+        .try_into()
+        .map_err(|counters| anyhow!("four rules count: {counters:?} in {text}"))
 }
 
 /// A flow's first 100 packets, 50 pings and their replies, leave marked as expedited, and
@@ -192,11 +221,17 @@ fn counted_marks(namespace: &Namespace) -> Result<[u64; 4]> {
 /// forgotten.
 fn a_demoted_flow_stays_demoted(interrupt: &Interrupt) -> Result<()> {
     for protection in ["nfvactor", "reinforce"] {
-        let network = Network::start(&Options { protection, ..Options::protected(Chain::Marked) }, interrupt)?;
-        let ends = [(&network.topology.server, "echo-request"), (&network.topology.client, "echo-reply")];
+        let network = Network::start(
+            &Options { protection, ..Options::protected(Chain::Marked) },
+            interrupt,
+        )?;
+        let ends =
+            [(&network.topology.server, "echo-request"), (&network.topology.client, "echo-reply")];
         ends.iter().try_for_each(|(namespace, kind)| count_marks(namespace, kind))?;
         let mut command = network.topology.client.command("ping");
-        command.args(["-n", "-q", "-c", "100", "-i", "0.05", "-W", "1", "-M", "do", "-s", "1472", SERVER]);
+        command.args([
+            "-n", "-q", "-c", "100", "-i", "0.05", "-W", "1", "-M", "do", "-s", "1472", SERVER,
+        ]);
         let mut process = holdfast_lab::Process::start(command, "ping", network.lab.scratch())?;
         until("half of what is expedited has come", LIMIT, interrupt, || {
             Ok((counted_marks(&network.topology.server)?[0] >= 25).then_some(()))
@@ -216,7 +251,10 @@ fn a_demoted_flow_stays_demoted(interrupt: &Interrupt) -> Result<()> {
         // counted, because packets inside a dying runtime are lost; more than the limit
         // would mean forgotten packets.
         let missing = u64::from(pings.sent - pings.received);
-        ensure!((100 - missing..=100).contains(&expedited_both_ways), "{protection}: {expedited_both_ways} expedited; {pings:?}");
+        ensure!(
+            (100 - missing..=100).contains(&expedited_both_ways),
+            "{protection}: {expedited_both_ways} expedited; {pings:?}"
+        );
         network.stop()?;
     }
     Ok(())
@@ -225,7 +263,13 @@ fn a_demoted_flow_stays_demoted(interrupt: &Interrupt) -> Result<()> {
 fn dig_and_traceroute_work_right_after(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let (server, answer) = (socket(&format!("{SERVER}:53")), ip("198.18.0.7"));
-    let _dns = programs::dns_server(&network.lab, &network.topology.server, server, "holdfast.test", answer)?;
+    let _dns = programs::dns_server(
+        &network.lab,
+        &network.topology.server,
+        server,
+        "holdfast.test",
+        answer,
+    )?;
     ensure!(programs::dig(&network.topology.client, server, "holdfast.test", 3)? == [answer]);
     network.kill_each_runtime(|| {
         let found = programs::dig(&network.topology.client, server, "holdfast.test", 3)?;
@@ -240,15 +284,28 @@ fn dig_and_traceroute_work_right_after(interrupt: &Interrupt) -> Result<()> {
 fn wrk_with_100_connections_sees_no_error(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
-    let mut process = programs::wrk(&network.lab, &network.topology.client, &format!("http://{VIRTUAL}/held"), 100, 600)?;
+    let mut process = programs::wrk(
+        &network.lab,
+        &network.topology.client,
+        &format!("http://{VIRTUAL}/held"),
+        100,
+        600,
+    )?;
     wait_for_flows(&network, 100, interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;
-    ensure!(process.try_wait()?.is_none(), "wrk ended before the last kill: {}", process.last_words());
+    ensure!(
+        process.try_wait()?.is_none(),
+        "wrk ended before the last kill: {}",
+        process.last_words()
+    );
     wait_for_packets(&network, 1_000)?;
     // An interrupted wrk prints its counts.
     process.signal(Signal::INT)?;
     let load = programs::read_wrk(&process.finish(LIMIT, interrupt)?)?;
-    ensure!(load.requests > 500 && load.socket_errors + load.timeouts + load.bad_answers == 0, "{load:?}");
+    ensure!(
+        load.requests > 500 && load.socket_errors + load.timeouts + load.bad_answers == 0,
+        "{load:?}"
+    );
     network.stop()
 }
 
@@ -263,7 +320,10 @@ fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
 
 /// The contrast: if these connections lived too, the test above would show nothing.
 fn keep_alive_connections_break_under_none(interrupt: &Interrupt) -> Result<()> {
-    let mut network = Network::start(&Options { protection: "none", ..Options::protected(Chain::Balanced) }, interrupt)?;
+    let mut network = Network::start(
+        &Options { protection: "none", ..Options::protected(Chain::Balanced) },
+        interrupt,
+    )?;
     network.serve_web()?;
     let plan = Plan { answer_within: GIVE_UP, ..held(VIRTUAL, 30) };
     let held = KeepAlive::open(&network.topology.client, &plan, interrupt)?;
@@ -291,14 +351,25 @@ fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()
 fn the_status_tells_the_story(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let (_echo, stream) = network.stream(12, 200)?;
-    until("datagrams return", GIVE_UP, interrupt, || Ok((stream.datagrams().flows_alive == 12).then_some(())))?;
+    until("datagrams return", GIVE_UP, interrupt, || {
+        Ok((stream.datagrams().flows_alive == 12).then_some(()))
+    })?;
     network.wait_protected()?;
     let before = network.running.status()?;
-    ensure!(["manager", "switch", "coordinator"].iter().all(|role| before.processes.iter().any(|process| process.role == *role)));
+    ensure!(
+        ["manager", "switch", "coordinator"]
+            .iter()
+            .all(|role| before.processes.iter().any(|process| process.role == *role))
+    );
     let victim = network.running.busiest(None)?;
     let recovery = network.running.kill(&victim, true, GIVE_UP, interrupt)?;
-    let Some(failover) = recovery.failover else { anyhow::bail!("the failure is not in the status") };
-    ensure!((failover.runtime, failover.incarnation) == (victim.id, victim.incarnation), "{failover:?}");
+    let Some(failover) = recovery.failover else {
+        anyhow::bail!("the failure is not in the status")
+    };
+    ensure!(
+        (failover.runtime, failover.incarnation) == (victim.id, victim.incarnation),
+        "{failover:?}"
+    );
     ensure!(failover.flows > 0 && failover.recovered_us.is_some_and(|us| us > 0), "{failover:?}");
     let after = network.running.status()?;
     ensure!(after.protected() == Protected::Yes, "{after:?}");

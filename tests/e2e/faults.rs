@@ -11,7 +11,9 @@ use holdfast_lab::requirements::*;
 use holdfast_lab::running::RunningBox;
 use holdfast_lab::topology::HOST_DEVICE;
 use holdfast_lab::{Interrupt, link, until};
-use holdfast_tests::network::{self, CLIENT, Chain, GIVE_UP, INSIDE, Network, Options, SERVER, VIRTUAL, ip, socket};
+use holdfast_tests::network::{
+    self, CLIENT, Chain, GIVE_UP, INSIDE, Network, Options, SERVER, VIRTUAL, ip, socket,
+};
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{PATIENCE, binary, frames};
@@ -24,14 +26,44 @@ const PRLIMIT: Program = ("prlimit", "util-linux");
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        light("offloads_left_on_do_not_corrupt", 2, &[NGINX, CURL, PING], offloads_left_on_do_not_corrupt),
+        light(
+            "offloads_left_on_do_not_corrupt",
+            2,
+            &[NGINX, CURL, PING],
+            offloads_left_on_do_not_corrupt,
+        ),
         light("a_missing_device_is_69", 1, &[], a_missing_device_is_69),
-        light("too_few_descriptors_are_no_missing_device", 1, &[PRLIMIT], too_few_descriptors_are_no_missing_device),
-        light("a_deleted_device_is_used_again_when_it_is_back", 7, &[PING], a_deleted_device_is_used_again_when_it_is_back),
-        light("a_removed_control_socket_stays_the_boxs", 3, &[], a_removed_control_socket_stays_the_boxs),
-        light("warnings_come_before_ready_and_sighup_is_answered", 2, &[], warnings_come_before_ready_and_sighup_is_answered),
+        light(
+            "too_few_descriptors_are_no_missing_device",
+            1,
+            &[PRLIMIT],
+            too_few_descriptors_are_no_missing_device,
+        ),
+        light(
+            "a_deleted_device_is_used_again_when_it_is_back",
+            7,
+            &[PING],
+            a_deleted_device_is_used_again_when_it_is_back,
+        ),
+        light(
+            "a_removed_control_socket_stays_the_boxs",
+            3,
+            &[],
+            a_removed_control_socket_stays_the_boxs,
+        ),
+        light(
+            "warnings_come_before_ready_and_sighup_is_answered",
+            2,
+            &[],
+            warnings_come_before_ready_and_sighup_is_answered,
+        ),
         light("a_missing_privilege_is_77", 1, &[SETPRIV], a_missing_privilege_is_77),
-        light("a_bad_configuration_is_78_and_names_the_line", 2, &[], a_bad_configuration_is_78_and_names_the_line),
+        light(
+            "a_bad_configuration_is_78_and_names_the_line",
+            2,
+            &[],
+            a_bad_configuration_is_78_and_names_the_line,
+        ),
         alone(
             "looks for what is left on the whole machine",
             "sigterm_leaves_nothing_behind",
@@ -56,7 +88,12 @@ pub(crate) fn tests() -> Vec<Test> {
         light("the_control_socket_is_private", 1, &[], the_control_socket_is_private),
         light("a_full_table_drops_and_keeps", 1, &[NGINX], a_full_table_drops_and_keeps),
         light("an_empty_pool_drops_and_keeps", 1, &[NGINX], an_empty_pool_drops_and_keeps),
-        light("garbage_is_dropped_with_a_reason", 2, &[NGINX, PING], garbage_is_dropped_with_a_reason),
+        light(
+            "garbage_is_dropped_with_a_reason",
+            2,
+            &[NGINX, PING],
+            garbage_is_dropped_with_a_reason,
+        ),
     ]
 }
 
@@ -68,11 +105,18 @@ fn offloads_left_on_do_not_corrupt(interrupt: &Interrupt) -> Result<()> {
     network.serve_web()?;
     let sum = network.site.add_random("some", 10_000_000)?;
     let held = network.hold(VIRTUAL, 10)?;
-    let plan = Plan { url: format!("http://{VIRTUAL}/some"), bytes_per_second: None, stalled_after: GIVE_UP };
-    let outcome = Download::start(&network.topology.client, &plan)?.finish(Duration::from_secs(120), interrupt)?;
+    let plan = Plan {
+        url: format!("http://{VIRTUAL}/some"),
+        bytes_per_second: None,
+        stalled_after: GIVE_UP,
+    };
+    let outcome = Download::start(&network.topology.client, &plan)?
+        .finish(Duration::from_secs(120), interrupt)?;
     ensure!(outcome.error.is_none() && outcome.sum == sum, "{outcome:?}");
     let (_echo, stream) = network.stream(5, 200)?;
-    until("200 datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > 200).then_some(())))?;
+    until("200 datagrams return", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > 200).then_some(()))
+    })?;
     let datagrams = stream.finish();
     ensure!(datagrams.changed == 0 && datagrams.flows_alive == 5, "{datagrams:?}");
     ensure!(held.verify(interrupt)?.broken == 0);
@@ -98,10 +142,19 @@ fn a_missing_device_is_69(interrupt: &Interrupt) -> Result<()> {
 /// A box that may open hardly any files must not blame a device that is there.
 fn too_few_descriptors_are_no_missing_device(interrupt: &Interrupt) -> Result<()> {
     let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
-    let file = lab.write("holdfast.yaml", Options { driver: "afpacket:", ..Options::protected(Chain::Edge) }.configuration())?;
+    let file = lab.write(
+        "holdfast.yaml",
+        Options { driver: "afpacket:", ..Options::protected(Chain::Edge) }.configuration(),
+    )?;
     let mut command = topology.router.command("prlimit");
     // Standard input, output and error, and the first port's socket: no more.
-    command.arg("--nofile=4").arg(binary()?).arg("run").arg(file).arg("--control").arg(lab.scratch().join("control.sock"));
+    command
+        .arg("--nofile=4")
+        .arg(binary()?)
+        .arg("run")
+        .arg(file)
+        .arg("--control")
+        .arg(lab.scratch().join("control.sock"));
     let mut process = Process::start(command, "holdfast", lab.scratch())?;
     let status = process.wait(PATIENCE, interrupt)?;
     let said = process.stderr();
@@ -120,10 +173,14 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         let (client, router) = (network.topology.client.clone(), network.topology.router.clone());
         let ping = || programs::ping(&client, ip(INSIDE), 10, 56, Duration::from_millis(50));
         let find = |status: Status| status.ports.into_iter().find(|port| port.name == "lan");
-        let lan = |network: &Network| find(network.running.status()?).context("the status has the port lan");
+        let lan = |network: &Network| {
+            find(network.running.status()?).context("the status has the port lan")
+        };
         // The box looks at its devices periodically, not at each status query.
         let wait = |network: &Network, what: &str, wanted: fn(&Port) -> bool| {
-            let is_wanted = |status: &Status| status.ports.iter().any(|port| port.name == "lan" && wanted(port));
+            let is_wanted = |status: &Status| {
+                status.ports.iter().any(|port| port.name == "lan" && wanted(port))
+            };
             let status = network.running.wait_for(what, PATIENCE, interrupt, is_wanted)?;
             find(status).context("the status has the port lan")
         };
@@ -141,10 +198,16 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         link::address(&client, HOST_DEVICE, &format!("{CLIENT}/24"))?;
         link::route(&client, "default", INSIDE)?;
         let back = wait(&network, "the device is back", |port| port.up)?;
-        ensure!(back.mac == before.mac && back.received >= gone.received, "{back:?} after {before:?}");
+        ensure!(
+            back.mac == before.mac && back.received >= gone.received,
+            "{back:?} after {before:?}"
+        );
         ensure!(back.driver == before.driver, "{back:?} after {before:?}");
         for (reason, count) in &gone.drops {
-            ensure!(back.drops.get(reason) >= Some(count), "{reason} is forgotten: {back:?} after {gone:?}");
+            ensure!(
+                back.drops.get(reason) >= Some(count),
+                "{reason} is forgotten: {back:?} after {gone:?}"
+            );
         }
         let pings = ping()?;
         ensure!(pings.received > 5, "{driver:?}: {pings:?}");
@@ -152,9 +215,15 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         drop(stream);
         let said = network.running.process().stderr();
         let count = |text: &str| said.lines().filter(|line| line.ends_with(text)).count();
-        ensure!(count("lan0 is back") == 1 && said.matches("lan0 is gone").count() == 1, "{driver:?}: {said}");
+        ensure!(
+            count("lan0 is back") == 1 && said.matches("lan0 is gone").count() == 1,
+            "{driver:?}: {said}"
+        );
         let after = lan(&network)?;
-        ensure!(after.received > back.received && after.transmitted > back.transmitted, "{after:?} after {back:?}");
+        ensure!(
+            after.received > back.received && after.transmitted > back.transmitted,
+            "{after:?} after {back:?}"
+        );
 
         router.ip("link set lan0 mtu 1400")?;
         wait(&network, "the MTU is smaller", |port| port.mtu == 1400)?;
@@ -187,11 +256,18 @@ fn a_removed_control_socket_stays_the_boxs(interrupt: &Interrupt) -> Result<()> 
     let pid = network.running.process().pid();
     let second = || -> Result<()> {
         let mut command = network.topology.router.command(binary()?);
-        command.arg("run").arg(network.lab.scratch().join("holdfast.yaml")).arg("--control").arg(&control);
+        command
+            .arg("run")
+            .arg(network.lab.scratch().join("holdfast.yaml"))
+            .arg("--control")
+            .arg(&control);
         let mut process = Process::start(command, "second", network.lab.scratch())?;
         let status = process.wait(PATIENCE, interrupt)?;
         let said = process.stderr();
-        ensure!(status.code() == Some(69) && said.contains(&format!("process {pid}")), "{status}: {said}");
+        ensure!(
+            status.code() == Some(69) && said.contains(&format!("process {pid}")),
+            "{status}: {said}"
+        );
         Ok(())
     };
     second()?;
@@ -208,7 +284,10 @@ fn a_removed_control_socket_stays_the_boxs(interrupt: &Interrupt) -> Result<()> 
     let status = network.running.stop(PATIENCE, interrupt)?;
     ensure!(status.success() && !control.exists() && !lock.exists(), "{status}: something is left");
     let said = network.running.process().stderr();
-    ensure!(said.lines().filter(|line| line.contains("was removed: it is there again")).count() == 2, "{said}");
+    ensure!(
+        said.lines().filter(|line| line.contains("was removed: it is there again")).count() == 2,
+        "{said}"
+    );
     Ok(())
 }
 
@@ -219,15 +298,28 @@ fn warnings_come_before_ready_and_sighup_is_answered(interrupt: &Interrupt) -> R
     let mut network = Network::start(&options, interrupt)?;
     let said = network.running.process().stderr();
     for port in ["port lan (lan0): offloads: on", "port wan (wan0): offloads: on"] {
-        ensure!(said.lines().filter(|line| line.contains("warning:") && line.contains(port)).count() == 1, "{said}");
+        ensure!(
+            said.lines().filter(|line| line.contains("warning:") && line.contains(port)).count()
+                == 1,
+            "{said}"
+        );
     }
     // To every process, like a closing terminal.
     for pid in network.topology.router.pids()? {
         signal_pid(pid, Signal::HUP)?;
     }
-    let answers =
-        |process: &Process| Ok(process.stderr().contains("SIGHUP: a running box does not read its file again").then_some(()));
-    network.running.process().wait_while_running("SIGHUP is answered", PATIENCE, interrupt, answers)?;
+    let answers = |process: &Process| {
+        Ok(process
+            .stderr()
+            .contains("SIGHUP: a running box does not read its file again")
+            .then_some(()))
+    };
+    network.running.process().wait_while_running(
+        "SIGHUP is answered",
+        PATIENCE,
+        interrupt,
+        answers,
+    )?;
     let status = network.running.status()?;
     ensure!(status.failovers.is_empty(), "a runtime ended: {:?}", status.failovers);
     network.stop()
@@ -243,7 +335,10 @@ fn a_missing_privilege_is_77(interrupt: &Interrupt) -> Result<()> {
     let status = process.wait(PATIENCE, interrupt)?;
     let said = process.stderr();
     ensure!(status.code() == Some(77), "{status}: {said}");
-    ensure!(said.contains("CAP_NET_") || said.contains("root") || said.contains("sudo"), "no remedy: {said}");
+    ensure!(
+        said.contains("CAP_NET_") || said.contains("root") || said.contains("sudo"),
+        "no remedy: {said}"
+    );
     Ok(())
 }
 
@@ -258,15 +353,23 @@ fn a_bad_configuration_is_78_and_names_the_line(interrupt: &Interrupt) -> Result
         ("chain: office", "chain: offcie", "offcie"),
         ("min: 3", "min: three", "three"),
         ("default: deny", "default: deny\n          defualt: deny", "defualt"),
-        ("\"allow udp from 172.20.5.0/24 to any\"", "\"allow upd from 172.20.5.0/24 to any\"", "upd"),
+        (
+            "\"allow udp from 172.20.5.0/24 to any\"",
+            "\"allow upd from 172.20.5.0/24 to any\"",
+            "upd",
+        ),
     ];
     for (right, wrong, word) in mistakes {
         let bad = good.replacen(right, wrong, 1);
         ensure!(bad != good, "the test's own mistake {wrong:?} is not one");
-        let line = 1 + bad.lines().position(|text| text.contains(word)).context("the mistake is in the file")?;
+        let line = 1 + bad
+            .lines()
+            .position(|text| text.contains(word))
+            .context("the mistake is in the file")?;
         let (code, said) = refused(&bad, interrupt)?;
         ensure!(code == Some(78), "{wrong:?}: {code:?}: {said}");
-        let names_line = [format!(":{line}:"), format!("line {line}")].iter().any(|form| said.contains(form));
+        let names_line =
+            [format!(":{line}:"), format!("line {line}")].iter().any(|form| said.contains(form));
         ensure!(names_line && said.contains(word), "{wrong:?} in line {line}: {said}");
     }
     Ok(())
@@ -287,15 +390,23 @@ fn traces() -> Result<BTreeSet<String>> {
         }
     }
     let memory = std::fs::read_to_string("/proc/meminfo")?;
-    traces.extend(memory.lines().filter(|line| line.starts_with("HugePages_Total")).map(str::to_owned));
+    traces.extend(
+        memory.lines().filter(|line| line.starts_with("HugePages_Total")).map(str::to_owned),
+    );
     Ok(traces)
 }
 
 fn ensure_gone(network: &Network, before: &BTreeSet<String>, interrupt: &Interrupt) -> Result<()> {
     // A killed process takes a moment to vanish; memory files vanish with it.
-    until("no process of the box is left", PATIENCE, interrupt, || Ok(network.topology.router.pids()?.is_empty().then_some(())))?;
+    until("no process of the box is left", PATIENCE, interrupt, || {
+        Ok(network.topology.router.pids()?.is_empty().then_some(()))
+    })?;
     let devices = network.topology.router.devices()?;
-    ensure!(devices.iter().collect::<BTreeSet<_>>() == ["lo", "lan0", "wan0"].map(String::from).iter().collect(), "{devices:?}");
+    ensure!(
+        devices.iter().collect::<BTreeSet<_>>()
+            == ["lo", "lan0", "wan0"].map(String::from).iter().collect(),
+        "{devices:?}"
+    );
     let left: Vec<String> = traces()?.difference(before).cloned().collect();
     ensure!(left.is_empty(), "left behind: {left:?}");
     Ok(())
@@ -309,15 +420,23 @@ fn sigterm_leaves_nothing_behind(interrupt: &Interrupt) -> Result<()> {
     ensure!(network.running.control().exists());
     let status = network.running.stop(PATIENCE, interrupt)?;
     ensure!(status.success(), "{status}");
-    ensure!(network.topology.router.pids()?.is_empty(), "processes are left when the box has ended");
+    ensure!(
+        network.topology.router.pids()?.is_empty(),
+        "processes are left when the box has ended"
+    );
     ensure!(!network.running.control().exists(), "the control socket is left");
     drop(stream);
     ensure_gone(&network, &before, interrupt)?;
 
     // A box can start again on the same devices.
-    let again =
-        RunningBox::start(&network.lab, &network.topology.router, &binary()?, &Options::protected(Chain::Edge).configuration())?;
-    let pings = programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(10))?;
+    let again = RunningBox::start(
+        &network.lab,
+        &network.topology.router,
+        &binary()?,
+        &Options::protected(Chain::Edge).configuration(),
+    )?;
+    let pings =
+        programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(10))?;
     ensure!(pings.received >= 4, "{pings:?}");
     drop(again);
     Ok(())
@@ -340,7 +459,10 @@ fn everybody_ends_with_a_killed_guard(interrupt: &Interrupt) -> Result<()> {
     let before = traces()?;
     let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let pids = network.topology.router.pids()?;
-    ensure!(pids.len() >= 6, "guard, manager, coordinator and three runtimes are expected: {pids:?}");
+    ensure!(
+        pids.len() >= 6,
+        "guard, manager, coordinator and three runtimes are expected: {pids:?}"
+    );
     signal_pid(network.running.process().pid(), Signal::KILL)?;
     network.running.process().wait(PATIENCE, interrupt)?;
     ensure_gone(&network, &before, interrupt)
@@ -350,18 +472,24 @@ fn the_control_socket_is_private(interrupt: &Interrupt) -> Result<()> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let metadata = std::fs::metadata(network.running.control())?;
-    ensure!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600, "{:?}", metadata.permissions());
+    ensure!(
+        metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600,
+        "{:?}",
+        metadata.permissions()
+    );
     network.stop()
 }
 
 fn a_full_table_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
-    let options = Options { more: "limits: { flows: 64 }\n", ..Options::protected(Chain::Balanced) };
+    let options =
+        Options { more: "limits: { flows: 64 }\n", ..Options::protected(Chain::Balanced) };
     let mut network = Network::start(&options, interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 20)?;
     flood(&network, 2_000)?;
-    let full =
-        |status: &holdfast_control::status::Status| status.dropped("route_table_full") + status.dropped("flow_table_full") > 0;
+    let full = |status: &holdfast_control::status::Status| {
+        status.dropped("route_table_full") + status.dropped("flow_table_full") > 0
+    };
     network.running.wait_for("a full table is counted", PATIENCE, interrupt, full)?;
     ensure_unbroken(&held, interrupt)?;
     drop(held);
@@ -371,12 +499,18 @@ fn a_full_table_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
 /// A single address with 768 ports, shared by three runtimes: the box opens no more flows
 /// than that.
 fn an_empty_pool_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
-    let options = Options { pool: "192.0.2.32/32", ports: "40000-40767", ..Options::protected(Chain::Balanced) };
+    let options = Options {
+        pool: "192.0.2.32/32",
+        ports: "40000-40767",
+        ..Options::protected(Chain::Balanced)
+    };
     let mut network = Network::start(&options, interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 20)?;
     flood(&network, 5_000)?;
-    network.running.wait_for("an empty pool is counted", PATIENCE, interrupt, |status| status.dropped("pool_empty") > 0)?;
+    network.running.wait_for("an empty pool is counted", PATIENCE, interrupt, |status| {
+        status.dropped("pool_empty") > 0
+    })?;
     ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
@@ -396,7 +530,10 @@ fn flood(network: &Network, flows: u32) -> Result<()> {
         let ends = frames::Ends {
             from_mac,
             to_mac,
-            from: (std::net::Ipv4Addr::new(172, 20, 5, host as u8), 2_000 + (number / 200 % 50_000) as u16),
+            from: (
+                std::net::Ipv4Addr::new(172, 20, 5, host as u8),
+                2_000 + (number / 200 % 50_000) as u16,
+            ),
             to: (SERVER.parse()?, 9),
         };
         // A full device queue (ENOBUFS) only slows the flood down.
@@ -420,9 +557,15 @@ fn garbage_is_dropped_with_a_reason(interrupt: &Interrupt) -> Result<()> {
     let to_mac = gateway_mac(&network)?;
     let ends = |to: std::net::SocketAddr| -> Result<frames::Ends> {
         let std::net::IpAddr::V4(address) = to.ip() else { anyhow::bail!("IPv4 is expected") };
-        Ok(frames::Ends { from_mac, to_mac, from: (CLIENT.parse()?, 40_001), to: (address, to.port()) })
+        Ok(frames::Ends {
+            from_mac,
+            to_mac,
+            from: (CLIENT.parse()?, 40_001),
+            to: (address, to.port()),
+        })
     };
-    let good = vec![ends(socket(VIRTUAL))?.syn(), ends(socket(&format!("{SERVER}:7")))?.udp(&[0x5a; 60])];
+    let good =
+        vec![ends(socket(VIRTUAL))?.syn(), ends(socket(&format!("{SERVER}:7")))?.udp(&[0x5a; 60])];
     let frames = frames::garbage(&good);
     let sender = frames::Sender::open(&network.topology.client, "eth0")?;
     let mut sent = 0_u64;
@@ -430,20 +573,36 @@ fn garbage_is_dropped_with_a_reason(interrupt: &Interrupt) -> Result<()> {
         sent += u64::from(sender.send(frame).is_ok());
     }
     let most = frames.len() as u64 * 9 / 10;
-    ensure!(sent >= most, "the kernel refused more than a tenth of the garbage: {sent} of {} were sent", frames.len());
+    ensure!(
+        sent >= most,
+        "the kernel refused more than a tenth of the garbage: {sent} of {} were sent",
+        frames.len()
+    );
     // The garbage has been handled when a ping that was sent behind it is answered.
-    let pings = programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(50))?;
+    let pings =
+        programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(50))?;
     ensure!(pings.received > 0, "{pings:?}");
 
     ensure_unbroken(&held, interrupt)?;
     let after = network.running.status()?;
     for reason in ["truncated", "bad_version", "bad_length", "bad_checksum", "unknown_ethertype"] {
-        ensure!(after.dropped(reason) > before.dropped(reason), "no {reason} among {:?}", after.drops);
+        ensure!(
+            after.dropped(reason) > before.dropped(reason),
+            "no {reason} among {:?}",
+            after.drops
+        );
     }
     let names = |status: &holdfast_control::status::Status| -> Vec<(u32, u64, u32)> {
-        status.processes.iter().map(|process| (process.id, process.incarnation, process.pid)).collect()
+        status
+            .processes
+            .iter()
+            .map(|process| (process.id, process.incarnation, process.pid))
+            .collect()
     };
-    ensure!(names(&before) == names(&after) && after.failovers.is_empty(), "a process failed: {after:?}");
+    ensure!(
+        names(&before) == names(&after) && after.failovers.is_empty(),
+        "a process failed: {after:?}"
+    );
     drop(held);
     network.stop()
 }

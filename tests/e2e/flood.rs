@@ -34,7 +34,8 @@ const RATE: u64 = 4000;
 const SOON: Duration = Duration::from_secs(1);
 
 fn start(interrupt: &Interrupt) -> Result<Network> {
-    let options = Options { more: "limits: { flows: 4096 }\n", ..Options::protected(Chain::Balanced) };
+    let options =
+        Options { more: "limits: { flows: 4096 }\n", ..Options::protected(Chain::Balanced) };
     let mut network = Network::start(&options, interrupt)?;
     network.serve_web()?;
     swallow(&network)?;
@@ -60,8 +61,10 @@ struct Asking<'a> {
 impl Asking<'_> {
     fn through(network: &Network) -> Result<Asking<'_>> {
         let status = network.running.status()?;
-        let is_on_the_way = |process: &&Process| ["manager", status::ROLE_RUNTIME].contains(&process.role.as_str());
-        let processes = status.processes.iter().filter(is_on_the_way).map(|process| process.pid).collect();
+        let is_on_the_way =
+            |process: &&Process| ["manager", status::ROLE_RUNTIME].contains(&process.role.as_str());
+        let processes =
+            status.processes.iter().filter(is_on_the_way).map(|process| process.pid).collect();
         Ok(Asking { network, processes })
     }
 
@@ -85,7 +88,13 @@ impl Asking<'_> {
         })?;
         let took = began.elapsed();
         asked.with_context(|| format!("a new connection, {took:?} later"))?;
-        let waited = self.waits().iter().zip(waits).map(|(now, before)| now.saturating_sub(before)).max().unwrap_or(0);
+        let waited = self
+            .waits()
+            .iter()
+            .zip(waits)
+            .map(|(now, before)| now.saturating_sub(before))
+            .max()
+            .unwrap_or(0);
         Ok(took.saturating_sub(Duration::from_nanos(waited)))
     }
 
@@ -104,7 +113,8 @@ impl Asking<'_> {
 fn play(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<Status> {
     let held = network.hold(VIRTUAL, 50)?;
     let flood = Torrent::start(network, kind, &[Side::Inside], Some(RATE), 0)?;
-    let slowest = Asking::through(network)?.go_on(Duration::from_secs(if soak() { 30 } else { 5 }))?;
+    let slowest =
+        Asking::through(network)?.go_on(Duration::from_secs(if soak() { 30 } else { 5 }))?;
     let [(sent, _), _] = flood.stop()?;
     ensure!(sent > 3 * ROOM, "only {sent} openings were sent");
     ensure!(slowest < SOON, "a new connection took {slowest:?}");
@@ -121,9 +131,14 @@ fn play(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<Status> 
 fn syns_from_one_source(interrupt: &Interrupt) -> Result<()> {
     let network = start(interrupt)?;
     let status = play(&network, Kind::SynsOfOne, interrupt)?;
-    let table = status.flow_tables.iter().find(|table| table.half_open.is_some()).context("a switch has a table")?;
+    let table = status
+        .flow_tables
+        .iter()
+        .find(|table| table.half_open.is_some())
+        .context("a switch has a table")?;
     ensure!(
-        table.size == ROOM && table.half_open.is_some_and(|flows| (ROOM / 20..=ROOM / 10 + 10).contains(&flows)),
+        table.size == ROOM
+            && table.half_open.is_some_and(|flows| (ROOM / 20..=ROOM / 10 + 10).contains(&flows)),
         "{table:?}"
     );
     ensure!(status.dropped("half_open_limit") > ROOM, "{:?}", status.drops);
@@ -166,7 +181,11 @@ fn floods_of_every_kind(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
     swallow(&network)?;
-    let held = KeepAlive::open(&network.topology.client, &Plan { answer_within: STALLED, ..held(VIRTUAL, 50) }, interrupt)?;
+    let held = KeepAlive::open(
+        &network.topology.client,
+        &Plan { answer_within: STALLED, ..held(VIRTUAL, 50) },
+        interrupt,
+    )?;
     let before = network.running.status()?;
     for kind in KINDS {
         inundate(&network, kind, interrupt).with_context(|| format!("{kind:?}"))?;
@@ -192,7 +211,10 @@ fn inundate(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<()> 
     let rate = (second.handled(&first) as f64 / began.elapsed().as_secs_f64()) as u64;
     let at_once = flood.stop()?;
     let after = asking.ask().context("after all that a sender could send")?;
-    ensure!(after < SOON_AFTER, "a new connection took {after:?} after all that a sender could send");
+    ensure!(
+        after < SOON_AFTER,
+        "a new connection took {after:?} after all that a sender could send"
+    );
     download.goes_on(interrupt)?;
 
     let sent_before: u64 = at_once.iter().map(|(taken, refused)| taken + refused).sum();
@@ -223,7 +245,9 @@ fn inundate(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<()> 
 /// Lets the flood go on for this time.
 fn last(time: Duration, interrupt: &Interrupt) -> Result<()> {
     let began = Instant::now();
-    until("the flood has lasted", 2 * time, interrupt, || Ok((began.elapsed() >= time).then_some(())))
+    until("the flood has lasted", 2 * time, interrupt, || {
+        Ok((began.elapsed() >= time).then_some(()))
+    })
 }
 
 #[expect(clippy::print_stdout, reason = "it belongs to the test's results")]

@@ -6,7 +6,9 @@ use holdfast_lab::download::{Download, Plan};
 use holdfast_lab::programs::{self, Iperf3};
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, link, until};
-use holdfast_tests::network::{Chain, GIVE_UP, INSIDE, Network, Options, PATIENT, SERVER, SERVER_2, SIX, VIRTUAL, ip, socket};
+use holdfast_tests::network::{
+    Chain, GIVE_UP, INSIDE, Network, Options, PATIENT, SERVER, SERVER_2, SIX, VIRTUAL, ip, socket,
+};
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{PATIENCE, frames};
@@ -15,7 +17,12 @@ use std::time::Duration;
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("curl_fetches_100_mb", 2, &[NGINX, CURL], curl_fetches_100_mb),
-        light("curl_fetches_under_protection_none", 1, &[NGINX, CURL], curl_fetches_under_protection_none),
+        light(
+            "curl_fetches_under_protection_none",
+            1,
+            &[NGINX, CURL],
+            curl_fetches_under_protection_none,
+        ),
         light("iperf3_tcp_both_directions", 8, &[IPERF3], iperf3_tcp_both_directions),
         alone(
             "what is lost is what the machine has no time for",
@@ -24,22 +31,77 @@ pub(crate) fn tests() -> Vec<Test> {
             &[IPERF3],
             iperf3_udp_both_directions,
         ),
-        light("ping_is_answered_by_servers_and_by_the_box", 4, &[PING], ping_is_answered_by_servers_and_by_the_box),
-        light("traceroute_sees_the_box_and_the_server", 1, &[TRACEROUTE, NGINX], traceroute_sees_the_box_and_the_server),
+        light(
+            "ping_is_answered_by_servers_and_by_the_box",
+            4,
+            &[PING],
+            ping_is_answered_by_servers_and_by_the_box,
+        ),
+        light(
+            "traceroute_sees_the_box_and_the_server",
+            1,
+            &[TRACEROUTE, NGINX],
+            traceroute_sees_the_box_and_the_server,
+        ),
         light("dig_over_udp", 1, &[DIG, DNSMASQ], dig_over_udp),
         light("wrk_with_100_connections", 6, &[NGINX, WRK], wrk_with_100_connections),
-        light("the_load_balancer_uses_both_servers", 1, &[NGINX, CURL], the_load_balancer_uses_both_servers),
-        light("datagrams_arrive_once_in_order_and_unchanged", 3, &[], datagrams_arrive_once_in_order_and_unchanged),
-        light("the_server_sees_the_pool_and_not_the_client", 1, &[], the_server_sees_the_pool_and_not_the_client),
-        light("plain_forwarding_of_both_families", 2, &[NGINX, CURL, PING], plain_forwarding_of_both_families),
-        light("a_bad_checksum_is_not_mended_on_the_way", 1, &[], a_bad_checksum_is_not_mended_on_the_way),
-        light("every_driver_carries_the_same", 10, &[NGINX, CURL, IPERF3], every_driver_carries_the_same),
-        alone("the time until an answer is measured", "dpdk_carries_the_same", 3, &[NGINX, CURL, PING], dpdk_carries_the_same),
-        light("what_the_firewall_denies_does_not_pass", 3, &[CURL, NGINX], what_the_firewall_denies_does_not_pass),
+        light(
+            "the_load_balancer_uses_both_servers",
+            1,
+            &[NGINX, CURL],
+            the_load_balancer_uses_both_servers,
+        ),
+        light(
+            "datagrams_arrive_once_in_order_and_unchanged",
+            3,
+            &[],
+            datagrams_arrive_once_in_order_and_unchanged,
+        ),
+        light(
+            "the_server_sees_the_pool_and_not_the_client",
+            1,
+            &[],
+            the_server_sees_the_pool_and_not_the_client,
+        ),
+        light(
+            "plain_forwarding_of_both_families",
+            2,
+            &[NGINX, CURL, PING],
+            plain_forwarding_of_both_families,
+        ),
+        light(
+            "a_bad_checksum_is_not_mended_on_the_way",
+            1,
+            &[],
+            a_bad_checksum_is_not_mended_on_the_way,
+        ),
+        light(
+            "every_driver_carries_the_same",
+            10,
+            &[NGINX, CURL, IPERF3],
+            every_driver_carries_the_same,
+        ),
+        alone(
+            "the time until an answer is measured",
+            "dpdk_carries_the_same",
+            3,
+            &[NGINX, CURL, PING],
+            dpdk_carries_the_same,
+        ),
+        light(
+            "what_the_firewall_denies_does_not_pass",
+            3,
+            &[CURL, NGINX],
+            what_the_firewall_denies_does_not_pass,
+        ),
     ]
 }
 
-fn fetch(network: &Network, url: String, interrupt: &Interrupt) -> Result<holdfast_lab::download::Outcome> {
+fn fetch(
+    network: &Network,
+    url: String,
+    interrupt: &Interrupt,
+) -> Result<holdfast_lab::download::Outcome> {
     let plan = Plan { url, bytes_per_second: None, stalled_after: GIVE_UP };
     Download::start(&network.topology.client, &plan)?.finish(Duration::from_secs(120), interrupt)
 }
@@ -49,12 +111,18 @@ fn curl_fetches_100_mb(interrupt: &Interrupt) -> Result<()> {
     network.serve_web()?;
     let sum = network.site.add_random("big", 100_000_000)?;
     let outcome = fetch(&network, format!("http://{VIRTUAL}/big"), interrupt)?;
-    ensure!(outcome.error.is_none() && outcome.bytes == 100_000_000 && outcome.sum == sum, "{outcome:?}");
+    ensure!(
+        outcome.error.is_none() && outcome.bytes == 100_000_000 && outcome.sum == sum,
+        "{outcome:?}"
+    );
     network.stop()
 }
 
 fn curl_fetches_under_protection_none(interrupt: &Interrupt) -> Result<()> {
-    let mut network = Network::start(&Options { protection: "none", ..Options::protected(Chain::Balanced) }, interrupt)?;
+    let mut network = Network::start(
+        &Options { protection: "none", ..Options::protected(Chain::Balanced) },
+        interrupt,
+    )?;
     network.serve_web()?;
     let sum = network.site.add_random("some", 20_000_000)?;
     let outcome = fetch(&network, format!("http://{VIRTUAL}/some"), interrupt)?;
@@ -72,11 +140,17 @@ fn every_driver_carries_the_same(interrupt: &Interrupt) -> Result<()> {
             network.serve_web()?;
             let sum = network.site.add_random("some", 10_000_000)?;
             let outcome = fetch(&network, format!("http://{VIRTUAL}/some"), interrupt)?;
-            ensure!(outcome.error.is_none() && outcome.sum == sum, "{driver:?} {offloads:?}: {outcome:?}");
+            ensure!(
+                outcome.error.is_none() && outcome.sum == sum,
+                "{driver:?} {offloads:?}: {outcome:?}"
+            );
             let status = network.running.status()?;
             ensure!(status.ports.len() == 2, "{status:?}");
             for port in &status.ports {
-                ensure!(port.driver == used && port.up && port.received > 100 && port.transmitted > 100, "{driver:?}: {port:?}");
+                ensure!(
+                    port.driver == used && port.up && port.received > 100 && port.transmitted > 100,
+                    "{driver:?}: {port:?}"
+                );
             }
             network.stop()?;
         }
@@ -92,7 +166,9 @@ fn average_ping(network: &Network) -> Result<Duration> {
     // "rtt min/avg/max/mdev = 0.051/0.062/0.091/0.012 ms"
     let numbers = text.lines().find_map(|line| line.split_once(" = ")).map(|(_, numbers)| numbers);
     let average = numbers.and_then(|numbers| numbers.split('/').nth(1)?.parse::<f64>().ok());
-    average.map(|milliseconds| Duration::from_secs_f64(milliseconds / 1000.0)).ok_or_else(|| anyhow!("ping said: {text}"))
+    average
+        .map(|milliseconds| Duration::from_secs_f64(milliseconds / 1000.0))
+        .ok_or_else(|| anyhow!("ping said: {text}"))
 }
 
 /// Both ports are DPDK's, over its own packet-socket driver: no event wakes the box up
@@ -103,7 +179,8 @@ fn dpdk_carries_the_same(interrupt: &Interrupt) -> Result<()> {
         eprintln!("dpdk_carries_the_same: skipped: {why}");
         return Ok(());
     }
-    let options = Options { driver: "dpdk:net_af_packet-@,iface=@", ..Options::protected(Chain::Balanced) };
+    let options =
+        Options { driver: "dpdk:net_af_packet-@,iface=@", ..Options::protected(Chain::Balanced) };
     let mut network = Network::start(&options, interrupt)?;
     network.serve_web()?;
     let sum = network.site.add_random("some", 10_000_000)?;
@@ -116,9 +193,15 @@ fn dpdk_carries_the_same(interrupt: &Interrupt) -> Result<()> {
     for _ in 0..5 {
         best = best.min(average_ping(&network)?);
     }
-    ensure!(best < Duration::from_micros(1000), "{best:?} until the box answers: a frame waits until it wakes up by itself");
+    ensure!(
+        best < Duration::from_micros(1000),
+        "{best:?} until the box answers: a frame waits until it wakes up by itself"
+    );
     for port in &network.running.status()?.ports {
-        ensure!(port.driver == "dpdk" && port.up && port.received > 100 && port.transmitted > 100, "{port:?}");
+        ensure!(
+            port.driver == "dpdk" && port.up && port.received > 100 && port.transmitted > 100,
+            "{port:?}"
+        );
     }
     network.stop()
 }
@@ -127,7 +210,12 @@ fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201, &[])?;
     for reverse in [false, true] {
-        let plan = Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: None, reverse, seconds: 3 };
+        let plan = Iperf3 {
+            server: socket(&format!("{SERVER}:5201")),
+            udp_bits_per_second: None,
+            reverse,
+            seconds: 3,
+        };
         let transfer = plan.run(&network.lab, &network.topology.client, "iperf3")?;
         ensure!(transfer.bits_per_second > 5e6, "reverse {reverse}: {transfer:?}");
     }
@@ -135,16 +223,24 @@ fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
 }
 
 fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
-    let network = Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Edge) }, interrupt)?;
+    let network =
+        Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Edge) }, interrupt)?;
     let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201, &[])?;
     for reverse in [false, true] {
-        let plan =
-            Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: Some(10_000_000), reverse, seconds: 3 };
+        let plan = Iperf3 {
+            server: socket(&format!("{SERVER}:5201")),
+            udp_bits_per_second: Some(10_000_000),
+            reverse,
+            seconds: 3,
+        };
         let transfer = plan.run(&network.lab, &network.topology.client, "iperf3")?;
         // Ten Mbit/s are 1,000 packets a second. A queue may overflow when this machine
         // gives the box no core for a while.
         ensure!(transfer.datagrams > 2_000, "reverse {reverse}: {transfer:?}");
-        ensure!(transfer.lost * 100 <= transfer.datagrams, "more than one in a hundred lost, reverse {reverse}: {transfer:?}");
+        ensure!(
+            transfer.lost * 100 <= transfer.datagrams,
+            "more than one in a hundred lost, reverse {reverse}: {transfer:?}"
+        );
     }
     network.stop()
 }
@@ -153,12 +249,27 @@ fn ping_is_answered_by_servers_and_by_the_box(interrupt: &Interrupt) -> Result<(
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     for target in [SERVER, SERVER_2, INSIDE] {
         for bytes in [0, 56, 1400] {
-            let pings = programs::ping(&network.topology.client, ip(target), 20, bytes, Duration::from_millis(10))?;
+            let pings = programs::ping(
+                &network.topology.client,
+                ip(target),
+                20,
+                bytes,
+                Duration::from_millis(10),
+            )?;
             // The first ping may wait for address resolution and be dropped.
-            ensure!(pings.sent == 20 && pings.received >= 19, "{target} with {bytes} bytes: {pings:?}");
+            ensure!(
+                pings.sent == 20 && pings.received >= 19,
+                "{target} with {bytes} bytes: {pings:?}"
+            );
         }
     }
-    let pings = programs::ping(&network.topology.server, ip("192.0.2.2"), 5, 56, Duration::from_millis(10))?;
+    let pings = programs::ping(
+        &network.topology.server,
+        ip("192.0.2.2"),
+        5,
+        56,
+        Duration::from_millis(10),
+    )?;
     ensure!(pings.received >= 4, "the box's outer address: {pings:?}");
     network.stop()
 }
@@ -178,7 +289,13 @@ fn traceroute_sees_the_box_and_the_server(interrupt: &Interrupt) -> Result<()> {
 fn dig_over_udp(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let (server, answer) = (socket(&format!("{SERVER}:53")), ip("198.18.0.7"));
-    let _dns = programs::dns_server(&network.lab, &network.topology.server, server, "holdfast.test", answer)?;
+    let _dns = programs::dns_server(
+        &network.lab,
+        &network.topology.server,
+        server,
+        "holdfast.test",
+        answer,
+    )?;
     for _ in 0..10 {
         let found = programs::dig(&network.topology.client, server, "holdfast.test", 3)?;
         ensure!(found == [answer], "{found:?}");
@@ -189,9 +306,18 @@ fn dig_over_udp(interrupt: &Interrupt) -> Result<()> {
 fn wrk_with_100_connections(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
-    let mut process = programs::wrk(&network.lab, &network.topology.client, &format!("http://{VIRTUAL}/held"), 100, 5)?;
+    let mut process = programs::wrk(
+        &network.lab,
+        &network.topology.client,
+        &format!("http://{VIRTUAL}/held"),
+        100,
+        5,
+    )?;
     let load = programs::read_wrk(&process.finish(PATIENCE, interrupt)?)?;
-    ensure!(load.requests > 500 && load.socket_errors + load.timeouts + load.bad_answers == 0, "{load:?}");
+    ensure!(
+        load.requests > 500 && load.socket_errors + load.timeouts + load.bad_answers == 0,
+        "{load:?}"
+    );
     network.stop()
 }
 
@@ -202,9 +328,14 @@ fn the_load_balancer_uses_both_servers(interrupt: &Interrupt) -> Result<()> {
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 60)?;
     let table = network.topology.server.run("ss -Htn state established")?;
-    let connections_to = |address: &str| table.lines().filter(|line| line.contains(&format!(" {address}:80 "))).count();
+    let connections_to = |address: &str| {
+        table.lines().filter(|line| line.contains(&format!(" {address}:80 "))).count()
+    };
     let (first, second) = (connections_to(SERVER), connections_to(SERVER_2));
-    ensure!(first + second == 60 && first.abs_diff(second) <= 20, "{first} and {second} of 60 connections:\n{table}");
+    ensure!(
+        first + second == 60 && first.abs_diff(second) <= 20,
+        "{first} and {second} of 60 connections:\n{table}"
+    );
     ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
@@ -213,16 +344,22 @@ fn the_load_balancer_uses_both_servers(interrupt: &Interrupt) -> Result<()> {
 fn datagrams_arrive_once_in_order_and_unchanged(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let (_echo, stream) = network.stream(20, 1000)?;
-    until("2,000 datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > 2_000).then_some(())))?;
+    until("2,000 datagrams return", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > 2_000).then_some(()))
+    })?;
     let datagrams = stream.finish();
-    ensure!((datagrams.doubled, datagrams.reordered, datagrams.changed) == (0, 0, 0), "{datagrams:?}");
+    ensure!(
+        (datagrams.doubled, datagrams.reordered, datagrams.changed) == (0, 0, 0),
+        "{datagrams:?}"
+    );
     ensure!(datagrams.flows_alive == 20 && datagrams.lost * 100 <= datagrams.sent, "{datagrams:?}");
     network.stop()
 }
 
 fn the_server_sees_the_pool_and_not_the_client(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
-    let server = network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
+    let server =
+        network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
     server.set_read_timeout(Some(PATIENCE))?;
     let client = network.topology.client.enter(|| std::net::UdpSocket::bind("0.0.0.0:0"))??;
     client.send_to(b"who am I", format!("{SERVER}:9009"))?;
@@ -241,7 +378,13 @@ fn plain_forwarding_of_both_families(interrupt: &Interrupt) -> Result<()> {
         ensure!(outcome.error.is_none() && outcome.sum == sum, "from {address}: {outcome:?}");
     }
     for target in [SERVER, SIX[3], SIX[1]] {
-        let pings = programs::ping(&network.topology.client, ip(target), 10, 56, Duration::from_millis(10))?;
+        let pings = programs::ping(
+            &network.topology.client,
+            ip(target),
+            10,
+            56,
+            Duration::from_millis(10),
+        )?;
         ensure!(pings.received >= 9, "{target}: {pings:?}");
     }
     network.stop()
@@ -251,7 +394,8 @@ fn plain_forwarding_of_both_families(interrupt: &Interrupt) -> Result<()> {
 /// be dropped; it must never arrive with a right one.
 fn a_bad_checksum_is_not_mended_on_the_way(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
-    let server = network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
+    let server =
+        network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
     server.set_read_timeout(Some(PATIENCE))?;
     let sender = frames::Sender::open(&network.topology.client, "eth0")?;
     let ends = frames::Ends {
@@ -285,7 +429,11 @@ fn what_the_firewall_denies_does_not_pass(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     network.serve_web_on(socket(&format!("{SERVER}:8080")))?;
     network.site.add("held", "no")?;
-    let plan = Plan { url: format!("http://{SERVER}:8080/held"), bytes_per_second: None, stalled_after: Duration::from_secs(2) };
+    let plan = Plan {
+        url: format!("http://{SERVER}:8080/held"),
+        bytes_per_second: None,
+        stalled_after: Duration::from_secs(2),
+    };
     let outcome = Download::start(&network.topology.client, &plan)?.finish(PATIENCE, interrupt)?;
     ensure!(outcome.error.is_some() && outcome.bytes == 0, "{outcome:?}");
     let status = network.running.status()?;

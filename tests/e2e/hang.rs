@@ -13,7 +13,12 @@ use rustix::process::Signal;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        light("a_stopped_runtime_loses_its_flows_to_others", 3, &[NGINX], a_stopped_runtime_loses_its_flows_to_others),
+        light(
+            "a_stopped_runtime_loses_its_flows_to_others",
+            3,
+            &[NGINX],
+            a_stopped_runtime_loses_its_flows_to_others,
+        ),
         light("a_woken_runtime_releases_nothing", 4, &[], a_woken_runtime_releases_nothing),
     ]
 }
@@ -40,11 +45,14 @@ fn wake(victim: &Victim) -> Result<()> {
 fn is_deposed(network: &Network, victim: &Victim) -> Result<bool> {
     let status = network.running.status()?;
     let current = status.runtime(victim.id);
-    Ok(current.is_none_or(|process| process.incarnation > victim.incarnation && process.pid != victim.pid))
+    Ok(current.is_none_or(|process| {
+        process.incarnation > victim.incarnation && process.pid != victim.pid
+    }))
 }
 
 fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<()> {
-    let mut network = Network::start(&Options { more: SOON, ..Options::protected(Chain::Balanced) }, interrupt)?;
+    let mut network =
+        Network::start(&Options { more: SOON, ..Options::protected(Chain::Balanced) }, interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 60)?;
     let victim = stop_busiest(&network)?;
@@ -53,7 +61,9 @@ fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<
     wake(&victim)?;
     let connections = held.verify(interrupt)?;
     ensure!(connections.broken == 0, "after it woke: {connections:?}");
-    until("the woken runtime is deposed", PATIENCE, interrupt, || Ok(is_deposed(&network, &victim)?.then_some(())))?;
+    until("the woken runtime is deposed", PATIENCE, interrupt, || {
+        Ok(is_deposed(&network, &victim)?.then_some(()))
+    })?;
     network.wait_protected()?;
     let connections = held.verify(interrupt)?;
     ensure!(connections.broken == 0, "protected again: {connections:?}");
@@ -64,15 +74,22 @@ fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<
 /// Packets that were in the runtime's rings when it stopped could leave when it wakes.
 /// Each datagram has a number, so a datagram that came twice would be seen.
 fn a_woken_runtime_releases_nothing(interrupt: &Interrupt) -> Result<()> {
-    let network = Network::start(&Options { more: SOON, ..Options::protected(Chain::Edge) }, interrupt)?;
+    let network =
+        Network::start(&Options { more: SOON, ..Options::protected(Chain::Edge) }, interrupt)?;
     let (_echo, stream) = network.stream(30, 1000)?;
     let victim = stop_busiest(&network)?;
     let returned = stream.datagrams().returned;
-    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
+    until("datagrams return", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > returned + 300).then_some(()))
+    })?;
     let before = stream.datagrams();
     wake(&victim)?;
-    until("the woken runtime is deposed", PATIENCE, interrupt, || Ok(is_deposed(&network, &victim)?.then_some(())))?;
-    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > before.returned + 300).then_some(())))?;
+    until("the woken runtime is deposed", PATIENCE, interrupt, || {
+        Ok(is_deposed(&network, &victim)?.then_some(()))
+    })?;
+    until("datagrams return", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > before.returned + 300).then_some(()))
+    })?;
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
     // A number from before the failover that returns only after the waking must come from

@@ -17,11 +17,21 @@ use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         cluster("each_host_dies_and_comes_back", 11, &[NGINX, NFT], each_host_dies_and_comes_back),
-        cluster("two_hosts_die_one_after_the_other", 15, &[NGINX, NFT, CURL], two_hosts_die_one_after_the_other),
+        cluster(
+            "two_hosts_die_one_after_the_other",
+            15,
+            &[NGINX, NFT, CURL],
+            two_hosts_die_one_after_the_other,
+        ),
         cluster("the_serving_host_is_cut_off", 10, &[NGINX, NFT], the_serving_host_is_cut_off),
         cluster("a_host_is_drained_and_restored", 3, &[NGINX, NFT], a_host_is_drained_and_restored),
         cluster("service_moves_as_planned", 8, &[NGINX, NFT], service_moves_as_planned),
-        cluster("datagrams_through_the_death_of_a_host", 6, &[NGINX, NFT], datagrams_through_the_death_of_a_host),
+        cluster(
+            "datagrams_through_the_death_of_a_host",
+            6,
+            &[NGINX, NFT],
+            datagrams_through_the_death_of_a_host,
+        ),
     ]
 }
 
@@ -31,9 +41,11 @@ fn each_host_dies_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 100)?;
     cluster.wait_serving(SERVING[1], SERVING[0])?;
-    for (dead, on, serving) in
-        [(SERVING[0], SERVING[1], SERVING[1]), (SERVING[0], WITNESS, SERVING[1]), (SERVING[1], SERVING[0], SERVING[0])]
-    {
+    for (dead, on, serving) in [
+        (SERVING[0], SERVING[1], SERVING[1]),
+        (SERVING[0], WITNESS, SERVING[1]),
+        (SERVING[1], SERVING[0], SERVING[0]),
+    ] {
         cluster.wait_safe()?;
         cluster.kill(dead)?;
         cluster.wait_serving(on, serving)?;
@@ -102,10 +114,15 @@ fn a_host_is_drained_and_restored(interrupt: &Interrupt) -> Result<()> {
     let asking = cluster.on(SERVING[0])?;
     let nowhere = asking.command("drain nowhere").output()?;
     let said = String::from_utf8_lossy(&nowhere.stderr);
-    ensure!(nowhere.status.code() == Some(1) && said.contains("hosts: witness, alpha, beta"), "{said}");
+    ensure!(
+        nowhere.status.code() == Some(1) && said.contains("hosts: witness, alpha, beta"),
+        "{said}"
+    );
     asking.ask(&format!("drain {}", SERVING[1]))?;
     let status = asking.status()?;
-    let of_host = |state: &str| status.runtimes().filter(|one| one.host == SERVING[1] && one.state == state).count();
+    let of_host = |state: &str| {
+        status.runtimes().filter(|one| one.host == SERVING[1] && one.state == state).count()
+    };
     ensure!(of_host("drained") == 2, "{status:?}");
     ensure_unbroken(&held, interrupt)?;
     asking.ask(&format!("restore {}", SERVING[1]))?;
@@ -128,7 +145,8 @@ fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
     let device = &cluster.on(SERVING[0])?.status()?.ports[0].device;
     let host = cluster.namespace(SERVING[0])?;
     host.ip(&format!("link set {device} down"))?;
-    let is_unsafe = |status: &Status| status.protected() != Protected::Yes || status.survives != UNIT_HOST;
+    let is_unsafe =
+        |status: &Status| status.protected() != Protected::Yes || status.survives != UNIT_HOST;
     cluster.wait_for(WITNESS, "the link that is down is seen", is_unsafe)?;
     cluster.wait_serving(WITNESS, SERVING[1])?;
     ensure_unbroken(&held, interrupt).context("a link is down")?;
@@ -138,9 +156,14 @@ fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
     let returned = stream.datagrams().returned;
     cluster.end(SERVING[1])?;
     cluster.wait_serving(WITNESS, SERVING[0])?;
-    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
+    until("datagrams return", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > returned + 300).then_some(()))
+    })?;
     let datagrams = stream.finish();
-    ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 30), "{datagrams:?}");
+    ensure!(
+        (datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 30),
+        "{datagrams:?}"
+    );
     // A host's death is detected after 400 ms or more, which would lose 120 datagrams.
     ensure!(datagrams.lost < 90, "{datagrams:?}");
     ensure_unbroken(&held, interrupt)?;
@@ -157,7 +180,9 @@ fn datagrams_through_the_death_of_a_host(interrupt: &Interrupt) -> Result<()> {
     cluster.kill(SERVING[0])?;
     cluster.wait_serving(SERVING[1], SERVING[1])?;
     let returned = stream.datagrams().returned;
-    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
+    until("datagrams return", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > returned + 300).then_some(()))
+    })?;
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
     ensure!(datagrams.flows_alive == 30, "{datagrams:?}");

@@ -16,7 +16,12 @@ use std::process::Output;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        cluster("a_host_joins_and_is_drained_from_elsewhere", 10, &[NGINX, NFT], a_host_joins_and_is_drained_from_elsewhere),
+        cluster(
+            "a_host_joins_and_is_drained_from_elsewhere",
+            10,
+            &[NGINX, NFT],
+            a_host_joins_and_is_drained_from_elsewhere,
+        ),
         cluster("who_cannot_join_leaves_nothing", 5, &[NGINX, NFT], who_cannot_join_leaves_nothing),
     ]
 }
@@ -46,17 +51,26 @@ fn a_host_joins_and_is_drained_from_elsewhere(interrupt: &Interrupt) -> Result<(
         let status = status_of(&cluster.ask_from_elsewhere("wall", host, "status")?)?;
         let this = status.hosts.iter().find(|one| one.is_this).map(|one| one.name.as_str());
         ensure!(this == Some(host), "{status:?}");
-        ensure!(status.control.as_ref().is_some_and(|control| control.listen == control_of(host)), "{status:?}");
+        ensure!(
+            status.control.as_ref().is_some_and(|control| control.listen == control_of(host)),
+            "{status:?}"
+        );
     }
     let flows = cluster.ask_from_elsewhere("wall", SERVING[0], "flows --limit 5")?;
-    ensure!(flows.status.success() && String::from_utf8_lossy(&flows.stdout).contains("\"flows\":[{"), "{flows:?}");
-    let (code, said) = refused(&cluster.ask_from_elsewhere("wall", SERVING[0], &format!("drain {joined}"))?);
+    ensure!(
+        flows.status.success() && String::from_utf8_lossy(&flows.stdout).contains("\"flows\":[{"),
+        "{flows:?}"
+    );
+    let (code, said) =
+        refused(&cluster.ask_from_elsewhere("wall", SERVING[0], &format!("drain {joined}"))?);
     ensure!(code == Some(77) && said.contains("a viewer's"), "{code:?} {said}");
 
     let drained = cluster.ask_from_elsewhere("alice", SERVING[0], &format!("drain {joined}"))?;
     ensure!(drained.status.success(), "{}", refused(&drained).1);
     // The witness may hear of it a moment later than the host that was asked.
-    let is_drained = |status: &Status| status.runtimes().filter(|one| one.host == joined).all(|one| one.state == STATE_DRAINED);
+    let is_drained = |status: &Status| {
+        status.runtimes().filter(|one| one.host == joined).all(|one| one.state == STATE_DRAINED)
+    };
     cluster.wait_for(WITNESS, "the joined host is drained", is_drained)?;
     ensure_unbroken(&held, interrupt)?;
     let restored = cluster.ask_from_elsewhere("alice", SERVING[0], &format!("restore {joined}"))?;
@@ -66,7 +80,9 @@ fn a_host_joins_and_is_drained_from_elsewhere(interrupt: &Interrupt) -> Result<(
     ensure_perfect(&stream.finish(), 60, cluster.living())?;
 
     let kept = cluster.lab.scratch().join("state").join(format!("{joined}.joined"));
-    let mode = |name: &str| Ok::<u32, std::io::Error>(std::fs::metadata(kept.join(name))?.permissions().mode() & 0o777);
+    let mode = |name: &str| {
+        Ok::<u32, std::io::Error>(std::fs::metadata(kept.join(name))?.permissions().mode() & 0o777)
+    };
     ensure!((mode("key")?, mode("")?) == (0o600, 0o700), "the cluster's key is its owner's");
     cluster.kill(joined)?;
     ensure_unbroken(&held, interrupt).context("the joined host is dead")?;
@@ -110,7 +126,10 @@ fn who_cannot_join_leaves_nothing(interrupt: &Interrupt) -> Result<()> {
         let mut running = cluster.join(from, name, &certificate)?;
         let status = running.process().wait(PATIENCE, interrupt)?;
         let said = running.process().stderr();
-        ensure!(status.code() == Some(code) && said.contains(expected), "{from} {name} {certificate}: {status}: {said}");
+        ensure!(
+            status.code() == Some(code) && said.contains(expected),
+            "{from} {name} {certificate}: {status}: {said}"
+        );
         ensure!(!running.control().exists(), "{name} listens");
         let left: Vec<String> = std::fs::read_dir(&state)?
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
@@ -118,7 +137,9 @@ fn who_cannot_join_leaves_nothing(interrupt: &Interrupt) -> Result<()> {
         ensure!(!left.iter().any(|name| name.contains("joined")), "{left:?}");
     }
     let namespace = cluster.namespace(joined)?.clone();
-    until("nothing of it runs", PATIENCE, interrupt, || Ok(namespace.pids()?.is_empty().then_some(())))?;
+    until("nothing of it runs", PATIENCE, interrupt, || {
+        Ok(namespace.pids()?.is_empty().then_some(()))
+    })?;
     cluster.begin(joined)?;
     cluster.wait_safe()?;
     cluster.stop()

@@ -17,7 +17,11 @@ pub(crate) fn tests() -> Vec<Test> {
             through_damage(Cluster::start_without_key(interrupt)?, &["damaged"], interrupt)
         }),
         cluster("a_network_that_damages_frames_with_a_key", 15, &[NGINX, NFT], |interrupt| {
-            through_damage(Cluster::start(interrupt)?, &["unauthenticated", "malformed_fabric", "unknown_key"], interrupt)
+            through_damage(
+                Cluster::start(interrupt)?,
+                &["unauthenticated", "malformed_fabric", "unknown_key"],
+                interrupt,
+            )
         }),
     ]
 }
@@ -38,7 +42,9 @@ fn through_damage(cluster: Cluster, reasons: &[&str], interrupt: &Interrupt) -> 
     let (began_at, lasts) = (Instant::now(), Duration::from_secs(if soak() { 60 } else { 4 }));
     until("frames were damaged for a while", lasts + PATIENCE, interrupt, || {
         let now = all()?;
-        let damaged = now.iter().flat_map(|status| reasons.iter().filter_map(|reason| status.drops.get(*reason)));
+        let damaged = now
+            .iter()
+            .flat_map(|status| reasons.iter().filter_map(|reason| status.drops.get(*reason)));
         Ok((damaged.sum::<u64>() >= 4 && began_at.elapsed() >= lasts).then_some(()))
     })?;
     ensure_unbroken(&held, interrupt)?;
@@ -50,7 +56,10 @@ fn through_damage(cluster: Cluster, reasons: &[&str], interrupt: &Interrupt) -> 
     ensure!(took < Duration::from_secs(if soak() { 1 } else { 5 }), "healed after {took:?}");
     let expected = frames / ONE_IN as u64;
     let most = expected + expected / 2 + 10;
-    ensure!((expected.max(3) / 3..=most).contains(&damaged), "of {frames} frames between hosts {damaged} were damaged");
+    ensure!(
+        (expected.max(3) / 3..=most).contains(&damaged),
+        "of {frames} frames between hosts {damaged} were damaged"
+    );
     // Each host knows its own processes.
     for (before, after) in before.iter().zip(all()?) {
         ensure!(after.failovers.is_empty(), "{:?}", after.failovers);
@@ -58,7 +67,10 @@ fn through_damage(cluster: Cluster, reasons: &[&str], interrupt: &Interrupt) -> 
     }
     ensure_unbroken(&held, interrupt)?;
     let datagrams = stream.finish();
-    ensure!(datagrams.flows_alive == FLOWS && (datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    ensure!(
+        datagrams.flows_alive == FLOWS && (datagrams.doubled, datagrams.changed) == (0, 0),
+        "{datagrams:?}"
+    );
     drop(held);
     cluster.stop()
 }

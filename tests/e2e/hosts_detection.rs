@@ -21,7 +21,12 @@ pub(crate) fn tests() -> Vec<Test> {
             &[NGINX, NFT],
             service_passes_before_two_patiences_have_passed,
         ),
-        cluster("planned_ends_wait_for_no_detection", 20, &[NGINX, NFT], planned_ends_wait_for_no_detection),
+        cluster(
+            "planned_ends_wait_for_no_detection",
+            20,
+            &[NGINX, NFT],
+            planned_ends_wait_for_no_detection,
+        ),
     ]
 }
 
@@ -42,28 +47,55 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     cluster.wait_safe()?;
     // A coordinator that has just started first gives every host time to be heard.
     let enough = 1_000 + PER_SECOND * 4 * HOST_MS / 1_000;
-    until("datagrams return for a while", PATIENCE, interrupt, || Ok((stream.datagrams().returned > enough).then_some(())))?;
-    let dead: Vec<u32> = cluster.on(second)?.status()?.runtimes().filter(|one| one.host == first).map(|one| one.id).collect();
+    until("datagrams return for a while", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > enough).then_some(()))
+    })?;
+    let dead: Vec<u32> = cluster
+        .on(second)?
+        .status()?
+        .runtimes()
+        .filter(|one| one.host == first)
+        .map(|one| one.id)
+        .collect();
     let killed_at = Clock::new().now();
     cluster.kill(first)?;
-    let status = cluster.wait_for(second, "the dead host's runtimes are given up, and their flows recovered", |status| {
-        dead.iter().all(|id| status.failovers.iter().any(|failover| failover.runtime == *id && failover.recovered_us.is_some()))
-    })?;
+    let status = cluster.wait_for(
+        second,
+        "the dead host's runtimes are given up, and their flows recovered",
+        |status| {
+            dead.iter().all(|id| {
+                status
+                    .failovers
+                    .iter()
+                    .any(|failover| failover.runtime == *id && failover.recovered_us.is_some())
+            })
+        },
+    )?;
     let returned = stream.datagrams().returned;
-    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
+    until("datagrams return", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > returned + 300).then_some(()))
+    })?;
     let datagrams = stream.finish();
     let silence = Duration::from_micros(datagrams.longest_silence_us);
-    let detected =
-        |failover: &holdfast_control::status::Failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at));
+    let detected = |failover: &holdfast_control::status::Failover| {
+        Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at))
+    };
     let detected: Vec<Duration> = status.failovers.iter().map(detected).collect();
     // A beat may be on its way when the host dies.
     let least = patience.mul_f64(0.75);
     ensure!(
-        detected.len() == dead.len() && detected.iter().all(|detected| *detected > least && *detected < patience * 2),
+        detected.len() == dead.len()
+            && detected.iter().all(|detected| *detected > least && *detected < patience * 2),
         "{detected:?}"
     );
-    ensure!(silence > patience && silence < patience * 2, "{silence:?}, detected after {detected:?}");
-    ensure!(datagrams.flows_alive == 20 && (datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    ensure!(
+        silence > patience && silence < patience * 2,
+        "{silence:?}, detected after {detected:?}"
+    );
+    ensure!(
+        datagrams.flows_alive == 20 && (datagrams.doubled, datagrams.changed) == (0, 0),
+        "{datagrams:?}"
+    );
     cluster.stop()
 }
 
@@ -91,13 +123,20 @@ fn planned_ends_wait_for_no_detection(interrupt: &Interrupt) -> Result<()> {
     for (what, datagrams) in [("drained", drained), ("ended", ended)] {
         let silence = Duration::from_micros(datagrams.longest_silence_us);
         ensure!(silence < bound, "{what}: {silence:?}, {datagrams:?}");
-        ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, PLANNED.0), "{what}: {datagrams:?}");
+        ensure!(
+            (datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, PLANNED.0),
+            "{what}: {datagrams:?}"
+        );
     }
     cluster.stop()
 }
 
 /// Returns the datagrams sent and returned while service moved.
-fn through(cluster: &mut Cluster, interrupt: &Interrupt, act: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<Datagrams> {
+fn through(
+    cluster: &mut Cluster,
+    interrupt: &Interrupt,
+    act: impl FnOnce(&mut Cluster) -> Result<()>,
+) -> Result<Datagrams> {
     let (_echo, stream) = cluster.stream(PLANNED.0, PLANNED.1)?;
     cluster.wait_safe()?;
     let go_on = || {

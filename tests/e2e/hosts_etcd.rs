@@ -17,7 +17,12 @@ use rustix::process::Signal;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        cluster("hosts_that_lead_die_one_after_the_other", 15, &[NGINX, NFT, ETCD], hosts_that_lead_die_one_after_the_other),
+        cluster(
+            "hosts_that_lead_die_one_after_the_other",
+            15,
+            &[NGINX, NFT, ETCD],
+            hosts_that_lead_die_one_after_the_other,
+        ),
         cluster("who_leads_stands_still", 13, &[NGINX, NFT, ETCD], who_leads_stands_still),
         cluster("who_leads_is_cut_off", 23, &[NGINX, NFT, ETCD], who_leads_is_cut_off),
         cluster("etcd_is_away", 9, &[NGINX, NFT, ETCD], etcd_is_away),
@@ -31,7 +36,11 @@ fn other(than: &str) -> &'static str {
 
 /// A host's own coordinator, leading or not.
 fn own_coordinator(status: &Status, host: &str) -> Option<Process> {
-    status.processes.iter().find(|one| one.role == "coordinator" && one.host == host && one.pid != 0).cloned()
+    status
+        .processes
+        .iter()
+        .find(|one| one.role == "coordinator" && one.host == host && one.pid != 0)
+        .cloned()
 }
 
 /// True if both are the same leader. A host that does not reach etcd hears of the leader,
@@ -44,10 +53,14 @@ fn is_same(one: &Leader, other: &Leader) -> bool {
 fn safe_leader(cluster: &Cluster) -> Result<Leader> {
     cluster.wait_safe()?;
     until("every host knows who leads", PATIENCE, cluster.lab.interrupt(), || {
-        let leader_on = |name: &str| Ok(cluster.on(name)?.status()?.election.and_then(|election| election.leader));
+        let leader_on = |name: &str| {
+            Ok(cluster.on(name)?.status()?.election.and_then(|election| election.leader))
+        };
         let known = EQUALS.into_iter().map(leader_on).collect::<Result<Vec<_>>>()?;
         let leader = known.iter().flatten().find(|leader| leader.pid != 0).cloned();
-        Ok(leader.filter(|leader| known.iter().all(|other| other.as_ref().is_some_and(|other| is_same(leader, other)))))
+        Ok(leader.filter(|leader| {
+            known.iter().all(|other| other.as_ref().is_some_and(|other| is_same(leader, other)))
+        }))
     })
 }
 
@@ -63,9 +76,12 @@ fn lose_a_runtime(cluster: &Cluster, dead: Option<&str>) -> Result<()> {
     let victim = runtimes.into_iter().max_by_key(|one| one.flows).context("there are runtimes")?;
     signal_pid(victim.pid, Signal::KILL)?;
     let status = cluster.wait_for(&victim.host, "its flows are recovered", |status| {
-        status.failover(victim.id, victim.incarnation).is_some_and(|failover| failover.recovered_us.is_some())
+        status
+            .failover(victim.id, victim.incarnation)
+            .is_some_and(|failover| failover.recovered_us.is_some())
     })?;
-    let failover = status.failover(victim.id, victim.incarnation).context("it was there a moment ago")?;
+    let failover =
+        status.failover(victim.id, victim.incarnation).context("it was there a moment ago")?;
     ensure!(failover.lost == 0 && failover.flows > 0, "{failover:?}");
     Ok(())
 }
@@ -83,15 +99,22 @@ fn hosts_that_lead_die_one_after_the_other(interrupt: &Interrupt) -> Result<()> 
         cluster.kill(&old.host)?;
         let new = cluster.wait_leader(observer, old.incarnation)?;
         ensure!(new.host != old.host, "round {round}: {new:?} after {old:?}");
-        ensure_unbroken(&held, interrupt).with_context(|| format!("round {round}: {} is dead", old.host))?;
+        ensure_unbroken(&held, interrupt)
+            .with_context(|| format!("round {round}: {} is dead", old.host))?;
         lose_a_runtime(&cluster, Some(&old.host))?;
-        ensure_unbroken(&held, interrupt).with_context(|| format!("round {round}: and so is a runtime"))?;
+        ensure_unbroken(&held, interrupt)
+            .with_context(|| format!("round {round}: and so is a runtime"))?;
         held_later.push(cluster.hold(VIRTUAL, 20)?);
-        let back = EQUALS.into_iter().find(|name| *name == old.host).context("it is one of them")?;
+        let back =
+            EQUALS.into_iter().find(|name| *name == old.host).context("it is one of them")?;
         cluster.begin(back)?;
         cluster.wait_for(back, "it is a candidate again", |status| {
             own_coordinator(status, back).is_some_and(|own| own.state == STATE_CANDIDATE)
-                && status.election.as_ref().and_then(|election| election.leader.as_ref()).is_some_and(|seen| is_same(seen, &new))
+                && status
+                    .election
+                    .as_ref()
+                    .and_then(|election| election.leader.as_ref())
+                    .is_some_and(|seen| is_same(seen, &new))
         })?;
     }
     cluster.wait_safe()?;
@@ -153,10 +176,13 @@ fn who_leads_is_cut_off(interrupt: &Interrupt) -> Result<()> {
         let old = safe_leader(&cluster)?;
         let observer = other(&old.host);
         cluster.hosts.cut(&old.host, cut)?;
-        let new = cluster.wait_leader(observer, old.incarnation).with_context(|| format!("{} is cut: {cut:?}", old.host))?;
+        let new = cluster
+            .wait_leader(observer, old.incarnation)
+            .with_context(|| format!("{} is cut: {cut:?}", old.host))?;
         ensure!(new.host != old.host, "{new:?} after {old:?}");
         cluster.wait_away(observer, &old.host)?;
-        ensure_unbroken(&held, interrupt).with_context(|| format!("{} is cut: {cut:?}", old.host))?;
+        ensure_unbroken(&held, interrupt)
+            .with_context(|| format!("{} is cut: {cut:?}", old.host))?;
         cluster.hosts.heal()?;
         let now = safe_leader(&cluster)?;
         ensure!(is_same(&now, &new), "{now:?} leads after {new:?}");

@@ -14,9 +14,13 @@ use holdfast_tests::runner::{Test, cluster};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        cluster("a_network_that_fails_gives_no_host_up", 40, &[NGINX, NFT], |interrupt| goes_around(Second::Ethernet, interrupt)),
-        cluster("another_kind_of_network_takes_over", 50, &[NGINX, NFT], |interrupt| goes_around(Second::Udp, interrupt))
-            .deep("what becomes of a host's networks is the same whatever they are made of"),
+        cluster("a_network_that_fails_gives_no_host_up", 40, &[NGINX, NFT], |interrupt| {
+            goes_around(Second::Ethernet, interrupt)
+        }),
+        cluster("another_kind_of_network_takes_over", 50, &[NGINX, NFT], |interrupt| {
+            goes_around(Second::Udp, interrupt)
+        })
+        .deep("what becomes of a host's networks is the same whatever they are made of"),
     ]
 }
 
@@ -42,7 +46,9 @@ fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
     let is = |cluster: &Cluster, wanted: ([bool; 2], Option<usize>)| {
         for (from, to) in [(WITNESS, first), (second, first), (second, WITNESS)] {
             let wanted = if to == WITNESS { ([true; 2], Some(0)) } else { wanted };
-            cluster.wait_for(from, &format!("{to} is reached as {wanted:?}"), |status| networks(status, to) == Some(wanted))?;
+            cluster.wait_for(from, &format!("{to} is reached as {wanted:?}"), |status| {
+                networks(status, to) == Some(wanted)
+            })?;
         }
         Ok::<_, anyhow::Error>(())
     };
@@ -62,20 +68,33 @@ fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
         };
         is(&cluster, from_others)?;
         let from_there = if way == "to" { ([true; 2], Some(0)) } else { ([false, true], Some(1)) };
-        cluster.wait_for(first, "it goes around too", |status| networks(status, second) == Some(from_there))?;
+        cluster.wait_for(first, "it goes around too", |status| {
+            networks(status, second) == Some(from_there)
+        })?;
         let returned = stream.datagrams().returned;
-        until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 750).then_some(())))?;
+        until("datagrams return", PATIENCE, interrupt, || {
+            Ok((stream.datagrams().returned > returned + 750).then_some(()))
+        })?;
         match way {
             "device" => serving.ip("link set fab0 up").map(drop)?,
             _ => cluster.hosts.heal()?,
         }
         is(&cluster, ([true; 2], Some(0)))?;
-        cluster.wait_for(first, "it is used again", |status| networks(status, second) == Some(([true; 2], Some(0))))?;
+        cluster.wait_for(first, "it is used again", |status| {
+            networks(status, second) == Some(([true; 2], Some(0)))
+        })?;
     }
     let status = cluster.wait_safe()?;
     let datagrams = stream.finish();
-    ensure!(status.failovers.is_empty() && status.hosts.iter().all(|host| host.state != status::STATE_AWAY), "{status:?}");
-    ensure!(datagrams.flows_alive == FLOWS && (datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    ensure!(
+        status.failovers.is_empty()
+            && status.hosts.iter().all(|host| host.state != status::STATE_AWAY),
+        "{status:?}"
+    );
+    ensure!(
+        datagrams.flows_alive == FLOWS && (datagrams.doubled, datagrams.changed) == (0, 0),
+        "{datagrams:?}"
+    );
     ensure!(datagrams.longest_silence_us < HOST_MS * 1_000, "{datagrams:?}");
     let alive = held.verify(interrupt)?.alive;
     ensure!(alive == CONNECTIONS, "{alive} of {CONNECTIONS} connections");

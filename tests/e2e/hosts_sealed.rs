@@ -41,14 +41,24 @@ const FORGED_PORT: u16 = 4999;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        cluster("a_stranger_on_the_network_is_refused", 3, &[NGINX, NFT], a_stranger_on_the_network_is_refused),
+        cluster(
+            "a_stranger_on_the_network_is_refused",
+            3,
+            &[NGINX, NFT],
+            a_stranger_on_the_network_is_refused,
+        ),
         cluster(
             "what_was_recorded_is_worth_nothing_after_a_restart",
             9,
             &[NGINX, NFT],
             what_was_recorded_is_worth_nothing_after_a_restart,
         ),
-        cluster("keys_change_and_nothing_is_lost", 9, &[NGINX, NFT], keys_change_and_nothing_is_lost),
+        cluster(
+            "keys_change_and_nothing_is_lost",
+            9,
+            &[NGINX, NFT],
+            keys_change_and_nothing_is_lost,
+        ),
         cluster(
             "hosts_that_udp_joins_survive_a_host_and_strangers",
             7,
@@ -96,11 +106,17 @@ fn provoke(cluster: &Cluster, at: &str, frames: &BTreeMap<&str, Vec<Vec<u8>>>) -
             sender.send(frame)?;
         }
         let now = cluster.on(at)?.status()?;
-        let is_counted =
-            |(reason, frames): (&&str, &Vec<Vec<u8>>)| count(&now, reason) >= count(&before, reason) + frames.len() as u64;
+        let is_counted = |(reason, frames): (&&str, &Vec<Vec<u8>>)| {
+            count(&now, reason) >= count(&before, reason) + frames.len() as u64
+        };
         Ok(frames.iter().all(is_counted).then_some(()))
     })
-    .with_context(|| format!("{:?}", cluster.on(at).and_then(|running| running.status()).map(|status| status.drops)))
+    .with_context(|| {
+        format!(
+            "{:?}",
+            cluster.on(at).and_then(|running| running.status()).map(|status| status.drops)
+        )
+    })
 }
 
 /// While connections and datagrams go on, an attacker on the hosts' network replays every
@@ -142,7 +158,10 @@ fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
     };
     let frames = BTreeMap::from([
         ("replayed", recorded.clone()),
-        ("unauthenticated", vec![fresh.clone(), forged(11), forged(BODY - 1), forged(BODY), forged(good.len() - 1)]),
+        (
+            "unauthenticated",
+            vec![fresh.clone(), forged(11), forged(BODY - 1), forged(BODY), forged(good.len() - 1)],
+        ),
         ("truncated", vec![good[..BODY].to_vec(), good[..30].to_vec()]),
         ("unknown_key", changed(KEY, 0x40)),
         ("wrong_cluster", changed(CLUSTER, 1)),
@@ -154,7 +173,10 @@ fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
         ensure_unbroken(&held, interrupt)?;
     }
     let got = listening.recv(&mut [0; 64]);
-    ensure!(got.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "a forged packet came out: {got:?}");
+    ensure!(
+        got.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+        "a forged packet came out: {got:?}"
+    );
     ensure_perfect(&stream.finish(), 60, cluster.living())?;
     drop(held);
     cluster.stop()
@@ -189,7 +211,10 @@ fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> 
     provoke(&cluster, first, &BTreeMap::from([("replayed", taken)]))?;
     ensure_unbroken(&held, interrupt)?;
     let datagrams = stream.finish();
-    ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60), "{datagrams:?}");
+    ensure!(
+        (datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60),
+        "{datagrams:?}"
+    );
     drop(held);
     cluster.stop()
 }
@@ -255,7 +280,10 @@ fn hosts_that_udp_joins_survive_a_host_and_strangers(interrupt: &Interrupt) -> R
     })?;
     ensure_unbroken(&held, interrupt)?;
     let datagrams = stream.finish();
-    ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60), "{datagrams:?}");
+    ensure!(
+        (datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60),
+        "{datagrams:?}"
+    );
     drop(held);
     cluster.stop()
 }

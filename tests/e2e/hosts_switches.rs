@@ -21,7 +21,12 @@ pub(crate) fn tests() -> Vec<Test> {
 /// Frames that a host has taken from a port.
 fn received(cluster: &Cluster, host: &str, port: &str) -> Result<u64> {
     let status = cluster.on(host)?.status()?;
-    status.ports.iter().find(|known| known.name == port).map(|known| known.received).context("a port of the box")
+    status
+        .ports
+        .iter()
+        .find(|known| known.name == port)
+        .map(|known| known.received)
+        .context("a port of the box")
 }
 
 /// The office's connections go by one host, the depot's by the other. A host dies with
@@ -35,17 +40,27 @@ fn hosts_of_two_switches_die_one_after_the_other(interrupt: &Interrupt) -> Resul
     ensure_unbroken(&office, interrupt)?;
     ensure_unbroken(&depot, interrupt)?;
     for (own, other, at) in [("lan", "lan2", 0), ("lan2", "lan", 1)] {
-        let (mine, theirs) = (received(&cluster, SERVING[at], own)?, received(&cluster, SERVING[at], other)?);
-        ensure!(mine > 100 && theirs == 0, "{} has taken {mine} frames from {own} and {theirs} from {other}", SERVING[at]);
+        let (mine, theirs) =
+            (received(&cluster, SERVING[at], own)?, received(&cluster, SERVING[at], other)?);
+        ensure!(
+            mine > 100 && theirs == 0,
+            "{} has taken {mine} frames from {own} and {theirs} from {other}",
+            SERVING[at]
+        );
     }
     for (dead, living) in [(0, 1), (1, 0)] {
         cluster.wait_safe()?;
         cluster.kill(SERVING[dead])?;
         cluster.wait_switches(WITNESS, [("east", SERVING[living]), ("west", SERVING[living])])?;
-        ensure_unbroken(&office, interrupt).with_context(|| format!("the office, {} is dead", SERVING[dead]))?;
-        ensure_unbroken(&depot, interrupt).with_context(|| format!("the depot, {} is dead", SERVING[dead]))?;
+        ensure_unbroken(&office, interrupt)
+            .with_context(|| format!("the office, {} is dead", SERVING[dead]))?;
+        ensure_unbroken(&depot, interrupt)
+            .with_context(|| format!("the depot, {} is dead", SERVING[dead]))?;
         let new = (cluster.hold(VIRTUAL, 20)?, cluster.hold_depot(20)?);
-        ensure!(new.0.verify(interrupt)?.alive == 20 && new.1.verify(interrupt)?.alive == 20, "new connections begin at both");
+        ensure!(
+            new.0.verify(interrupt)?.alive == 20 && new.1.verify(interrupt)?.alive == 20,
+            "new connections begin at both"
+        );
         cluster.begin(SERVING[dead])?;
     }
     cluster.wait_safe()?;

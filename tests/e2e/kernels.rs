@@ -20,7 +20,9 @@ use holdfast_lab::topology::HOST_DEVICE;
 use holdfast_lab::{Interrupt, Namespace, programs, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::frames::{self, End, Ends, Listener, Segment, Sender};
-use holdfast_tests::network::{CLIENT, Chain, INSIDE, Network, Options, PATIENT, POOL, RECOVERY_LIMIT, SERVER, SIX, ip};
+use holdfast_tests::network::{
+    CLIENT, Chain, INSIDE, Network, Options, PATIENT, POOL, RECOVERY_LIMIT, SERVER, SIX, ip,
+};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::sockets::{Held, accepted, begin, exchange, listen, opened};
 use rustix::process::Signal;
@@ -93,10 +95,15 @@ impl Functions {
             "      - firewall: {{ rules: [ allow tcp on lan, allow udp on lan, allow icmp on lan, allow icmp from any to {} ], default: deny }}\n",
             self.pinged()
         );
-        let nat =
-            format!("      - nat: {{ pool: [ {POOL} ], inside: [ 172.20.5.0/24 ], publish: [ {PUBLISHED} -> {PINGED} ] }}\n");
+        let nat = format!(
+            "      - nat: {{ pool: [ {POOL} ], inside: [ 172.20.5.0/24 ], publish: [ {PUBLISHED} -> {PINGED} ] }}\n"
+        );
         let four = [(self.firewall, &rules), (self.nat, &nat)];
-        let four: String = four.into_iter().filter(|(is_there, _)| *is_there).map(|(_, text)| text.as_str()).collect();
+        let four: String = four
+            .into_iter()
+            .filter(|(is_there, _)| *is_there)
+            .map(|(_, text)| text.as_str())
+            .collect();
         format!(
             "cluster: branch\nports:\n  lan: {{ device: lan0, address: [ {INSIDE}/24, \"{}/64\" ] }}\n  \
              wan: {{ device: wan0, address: [ 192.0.2.2/24, \"{}/64\" ], gateway: [ {SERVER}, \"{}\" ] }}\n\
@@ -108,20 +115,28 @@ impl Functions {
 }
 
 fn play(functions: Functions, interrupt: &Interrupt) -> Result<()> {
-    let mut network = Network::start_with(&Options::protected(Chain::Plain), &functions.configuration(), interrupt)?;
+    let mut network = Network::start_with(
+        &Options::protected(Chain::Plain),
+        &functions.configuration(),
+        interrupt,
+    )?;
     let far = add_far(&mut network, interrupt)?;
     let stage = Stage::new(&network, functions, far)?;
     let played = &stage;
-    let begun = || together("begins", CASES.iter().map(|(name, case)| (*name, move || case(played))));
+    let begun =
+        || together("begins", CASES.iter().map(|(name, case)| (*name, move || case(played))));
     together("ends", begun()?)?;
     let rests = begun()?;
     // Every flow's owner, and its replica's holder, has died then; the last one only
     // just.
-    let runtimes: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    let runtimes: Vec<u32> =
+        network.running.status()?.runtimes().map(|process| process.id).collect();
     for (at, id) in runtimes.iter().enumerate() {
         network.wait_protected()?;
         let status = network.running.status()?;
-        let victim = Victim::of(status.runtime(*id).with_context(|| format!("runtime {id} is not in {status:?}"))?);
+        let victim = Victim::of(
+            status.runtime(*id).with_context(|| format!("runtime {id} is not in {status:?}"))?,
+        );
         if at + 1 < runtimes.len() {
             network.running.kill(&victim, true, RECOVERY_LIMIT, interrupt)?;
         } else {
@@ -139,7 +154,8 @@ fn together<T: Send, J: FnOnce() -> Result<T> + Send>(
     jobs: impl IntoIterator<Item = (&'static str, J)>,
 ) -> Result<Vec<(&'static str, T)>> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = jobs.into_iter().map(|(name, job)| (name, scope.spawn(job))).collect();
+        let threads: Vec<_> =
+            jobs.into_iter().map(|(name, job)| (name, scope.spawn(job))).collect();
         let (mut done, mut wrong) = (Vec::new(), Vec::new());
         for (name, thread) in threads {
             match thread.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))) {
@@ -158,9 +174,10 @@ fn add_far(network: &mut Network, interrupt: &Interrupt) -> Result<Namespace> {
     link::veth((router, "far0"), (&far, HOST_DEVICE), Offloads::Off, interrupt)?;
     // The host does not know the MTU: it announces segments as large as other hosts do.
     router.ip(&format!("link set far0 mtu {SMALL_MTU}"))?;
-    for (namespace, device, addresses) in
-        [(router, "far0", ["203.0.113.1/24", "2001:db8:9::1/64"]), (&far, HOST_DEVICE, ["203.0.113.9/24", "2001:db8:9::9/64"])]
-    {
+    for (namespace, device, addresses) in [
+        (router, "far0", ["203.0.113.1/24", "2001:db8:9::1/64"]),
+        (&far, HOST_DEVICE, ["203.0.113.9/24", "2001:db8:9::9/64"]),
+    ] {
         addresses.iter().try_for_each(|address| link::address(namespace, device, address))?;
     }
     link::route(&far, "default", "203.0.113.1")?;
@@ -189,7 +206,11 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(namespace: &'a Namespace, near: (&'a Namespace, &'static str), gateway: &str) -> Result<Side<'a>> {
+    fn new(
+        namespace: &'a Namespace,
+        near: (&'a Namespace, &'static str),
+        gateway: &str,
+    ) -> Result<Side<'a>> {
         programs::ping(namespace, ip(gateway), 1, 56, Duration::from_millis(10))?;
         let box_mac = link::neighbour(namespace, gateway)?;
         let (up, down) = (Sender::open(namespace, HOST_DEVICE)?, Sender::open(near.0, near.1)?);
@@ -258,18 +279,22 @@ impl<'a> Stage<'a> {
         exchange(&opener, &acceptor)?;
         let peer = acceptor.peer_addr()?;
         let (mut next, mut acknowledged) = ([0; 2], [0; 2]);
-        let note =
-            |listener: &Listener, from: SocketAddr, to: SocketAddr, next: &mut u32, acknowledged: &mut u32| -> Result<()> {
-                while let Some(frame) = listener.receive()? {
-                    if let Some((source, destination, segment)) = frames::segment(&frame)
-                        && (source, destination) == (v4(from), v4(to))
-                    {
-                        *next = segment.sequence.wrapping_add(segment.len);
-                        *acknowledged = segment.acknowledgement;
-                    }
+        let note = |listener: &Listener,
+                    from: SocketAddr,
+                    to: SocketAddr,
+                    next: &mut u32,
+                    acknowledged: &mut u32|
+         -> Result<()> {
+            while let Some(frame) = listener.receive()? {
+                if let Some((source, destination, segment)) = frames::segment(&frame)
+                    && (source, destination) == (v4(from), v4(to))
+                {
+                    *next = segment.sequence.wrapping_add(segment.len);
+                    *acknowledged = segment.acknowledgement;
                 }
-                Ok(())
-            };
+            }
+            Ok(())
+        };
         until("all data are acknowledged", PATIENCE, self.interrupt, || {
             note(&outside, peer, server, &mut next[0], &mut acknowledged[1])?;
             note(&inside, server, client, &mut next[1], &mut acknowledged[0])?;
@@ -279,7 +304,12 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits for such a segment, and returns its sender and its frame too.
-    fn see(&self, on: &Listener, what: &str, is_it: impl Fn(End, End, &Segment) -> bool) -> Result<(End, Segment, Vec<u8>)> {
+    fn see(
+        &self,
+        on: &Listener,
+        what: &str,
+        is_it: impl Fn(End, End, &Segment) -> bool,
+    ) -> Result<(End, Segment, Vec<u8>)> {
         until(what, PATIENCE, self.interrupt, || {
             while let Some(frame) = on.receive()? {
                 if let Some((from, to, segment)) = frames::segment(&frame)
@@ -295,7 +325,9 @@ impl<'a> Stage<'a> {
     /// Waits until the server's end of a connection is in TIME-WAIT.
     fn waits(&self, server: SocketAddr) -> Result<()> {
         let line = format!("ss -Htn state time-wait sport = :{}", server.port());
-        until("TIME-WAIT", PATIENCE, self.interrupt, || Ok((!self.outside.namespace.run(&line)?.is_empty()).then_some(())))
+        until("TIME-WAIT", PATIENCE, self.interrupt, || {
+            Ok((!self.outside.namespace.run(&line)?.is_empty()).then_some(()))
+        })
     }
 }
 

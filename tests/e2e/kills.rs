@@ -33,16 +33,21 @@ struct Row {
 
 const NFVACTOR: Row = Row { protection: "nfvactor", may_lose: |struck| runtimes(struck, 1) > 1 };
 /// State that only the log has is lost with the switch.
-const REINFORCE: Row =
-    Row { protection: "reinforce", may_lose: |struck| runtimes(struck, 1) + usize::from(has_manager(struck)) > 1 };
+const REINFORCE: Row = Row {
+    protection: "reinforce",
+    may_lose: |struck| runtimes(struck, 1) + usize::from(has_manager(struck)) > 1,
+};
 /// Worker, standby and the keeper that would replace either.
 const WITH_LOCAL: Row = Row { protection: LOCAL, may_lose: |struck| runtimes(struck, 2) > 0 };
 const WITH_BOTH: Row = Row {
     protection: BOTH,
-    may_lose: |struck| runtimes(struck, 2) > 0 && runtimes(struck, 1) + usize::from(has_manager(struck)) > 1,
+    may_lose: |struck| {
+        runtimes(struck, 2) > 0 && runtimes(struck, 1) + usize::from(has_manager(struck)) > 1
+    },
 };
 /// The server outlives any number of runtimes, and they the server.
-const RESCUE: Row = Row { protection: "rescue", may_lose: |struck| runtimes(struck, 1) > 0 && servers(struck) > 1 };
+const RESCUE: Row =
+    Row { protection: "rescue", may_lose: |struck| runtimes(struck, 1) > 0 && servers(struck) > 1 };
 
 /// The number of runtimes that were struck at least `often` times.
 fn runtimes(struck: &[Target], often: usize) -> usize {
@@ -64,35 +69,59 @@ fn has_manager(struck: &[Target]) -> bool {
 }
 
 /// The reason why strikes at random run in the soak only.
-const RANDOM: &str =
-    "a few strikes at random seldom meet what several failures together may break; conformance plays these one by one";
+const RANDOM: &str = "a few strikes at random seldom meet what several failures together may break; conformance plays these one by one";
 
 /// All protections in the soak; otherwise the one that the run's number chooses.
 pub(crate) fn tests() -> Vec<Test> {
     let all = [
         [
-            light("one_at_a_time_under_nfvactor", 10, &[NGINX], |interrupt| one_at_a_time(&NFVACTOR, interrupt)),
-            light("at_random_under_nfvactor", 10, &[], |interrupt| at_random(&NFVACTOR, interrupt)).deep(RANDOM),
+            light("one_at_a_time_under_nfvactor", 10, &[NGINX], |interrupt| {
+                one_at_a_time(&NFVACTOR, interrupt)
+            }),
+            light("at_random_under_nfvactor", 10, &[], |interrupt| at_random(&NFVACTOR, interrupt))
+                .deep(RANDOM),
         ],
         [
-            light("one_at_a_time_under_reinforce", 10, &[NGINX], |interrupt| one_at_a_time(&REINFORCE, interrupt)),
-            light("at_random_under_reinforce", 10, &[], |interrupt| at_random(&REINFORCE, interrupt)).deep(RANDOM),
+            light("one_at_a_time_under_reinforce", 10, &[NGINX], |interrupt| {
+                one_at_a_time(&REINFORCE, interrupt)
+            }),
+            light("at_random_under_reinforce", 10, &[], |interrupt| {
+                at_random(&REINFORCE, interrupt)
+            })
+            .deep(RANDOM),
         ],
         [
-            light("one_at_a_time_with_local_standbys", 10, &[NGINX], |interrupt| one_at_a_time(&WITH_LOCAL, interrupt)),
-            light("at_random_with_local_standbys", 10, &[], |interrupt| at_random(&WITH_LOCAL, interrupt)).deep(RANDOM),
+            light("one_at_a_time_with_local_standbys", 10, &[NGINX], |interrupt| {
+                one_at_a_time(&WITH_LOCAL, interrupt)
+            }),
+            light("at_random_with_local_standbys", 10, &[], |interrupt| {
+                at_random(&WITH_LOCAL, interrupt)
+            })
+            .deep(RANDOM),
         ],
         [
-            light("one_at_a_time_with_both_standbys", 10, &[NGINX], |interrupt| one_at_a_time(&WITH_BOTH, interrupt)),
-            light("at_random_with_both_standbys", 10, &[], |interrupt| at_random(&WITH_BOTH, interrupt)).deep(RANDOM),
+            light("one_at_a_time_with_both_standbys", 10, &[NGINX], |interrupt| {
+                one_at_a_time(&WITH_BOTH, interrupt)
+            }),
+            light("at_random_with_both_standbys", 10, &[], |interrupt| {
+                at_random(&WITH_BOTH, interrupt)
+            })
+            .deep(RANDOM),
         ],
         [
-            light("one_at_a_time_under_rescue", 10, &[NGINX], |interrupt| one_at_a_time(&RESCUE, interrupt)),
-            light("at_random_under_rescue", 10, &[], |interrupt| at_random(&RESCUE, interrupt)).deep(RANDOM),
+            light("one_at_a_time_under_rescue", 10, &[NGINX], |interrupt| {
+                one_at_a_time(&RESCUE, interrupt)
+            }),
+            light("at_random_under_rescue", 10, &[], |interrupt| at_random(&RESCUE, interrupt))
+                .deep(RANDOM),
         ],
     ];
     let chosen = run() as usize % all.len();
-    all.into_iter().enumerate().filter(|(at, _)| soak() || *at == chosen).flat_map(|(_, tests)| tests).collect()
+    all.into_iter()
+        .enumerate()
+        .filter(|(at, _)| soak() || *at == chosen)
+        .flat_map(|(_, tests)| tests)
+        .collect()
 }
 
 /// The run's number.
@@ -102,7 +131,9 @@ fn run() -> u64 {
 
 /// The seed: a new one in every soak; otherwise the run's number.
 fn seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
     seed_or(if soak() { now } else { run() })
 }
 
@@ -139,14 +170,17 @@ struct Scene {
 
 impl Scene {
     fn start(row: &'static Row, chain: Chain, plan: Plan, interrupt: &Interrupt) -> Result<Scene> {
-        let options = Options { protection: row.protection, ports: "random", ..Options::protected(chain) };
+        let options =
+            Options { protection: row.protection, ports: "random", ..Options::protected(chain) };
         let mut network = Network::start(&options, interrupt)?;
         if chain == Chain::Balanced {
             network.serve_web()?;
         }
         let traffic = Traffic::start(&network.topology.client, &network.topology.server, plan)?;
         let wanted = plan.flows + plan.connections;
-        until("flows are there", PATIENCE, interrupt, || Ok((traffic.sum().flows >= wanted).then_some(())))?;
+        until("flows are there", PATIENCE, interrupt, || {
+            Ok((traffic.sum().flows >= wanted).then_some(()))
+        })?;
         let cast = Cast::new(&network.running.status()?)?;
         let seed = seed();
         say(&format!("{}: HOLDFAST_SEED={seed}", row.protection));
@@ -168,7 +202,12 @@ impl Scene {
     fn told<T>(&self, result: Result<T>) -> Result<T> {
         result.with_context(|| {
             let last = self.story.len().saturating_sub(12);
-            format!("HOLDFAST_SEED={} under {}; last: {}", self.seed, self.row.protection, self.story[last..].join("; "))
+            format!(
+                "HOLDFAST_SEED={} under {}; last: {}",
+                self.seed,
+                self.row.protection,
+                self.story[last..].join("; ")
+            )
         })
     }
 
@@ -182,7 +221,12 @@ impl Scene {
         Some(status)
     }
 
-    fn wait_for(&mut self, what: &str, interrupt: &Interrupt, mut wanted: impl FnMut(&Status) -> bool) -> Result<Status> {
+    fn wait_for(
+        &mut self,
+        what: &str,
+        interrupt: &Interrupt,
+        mut wanted: impl FnMut(&Status) -> bool,
+    ) -> Result<Status> {
         let mut last = None;
         let found = until(what, SAFE_AGAIN, interrupt, || {
             let Some(status) = self.look() else { return Ok(None) };
@@ -198,7 +242,9 @@ impl Scene {
     }
 
     fn flows(&self, filter: &str) -> Result<Vec<Flow>> {
-        let said: Flows = serde_json::from_str(&self.network.running.ask(&format!("flows --limit 10000 {filter}"))?)?;
+        let said: Flows = serde_json::from_str(
+            &self.network.running.ask(&format!("flows --limit 10000 {filter}"))?,
+        )?;
         Ok(said.flows)
     }
 
@@ -208,7 +254,9 @@ impl Scene {
         let open = self.traffic.open();
         let mut known = BTreeSet::new();
         for said in self.flows("tcp from any to any port 5201")? {
-            if let Some(Open { flow, .. }) = open.iter().find(|open| open.port == said.source_port()) {
+            if let Some(Open { flow, .. }) =
+                open.iter().find(|open| open.port == said.source_port())
+            {
                 self.traffic.compare_mapping(*flow, said.translated_source.parse()?);
                 known.insert(*flow);
             }
@@ -222,9 +270,16 @@ impl Scene {
         let came = self.traffic.came();
         let mut compared = 0;
         for said in self.flows("udp from any to any port 7007")? {
-            if let Some((_, flow, seen)) = came.iter().find(|(port, ..)| *port == said.source_port()) {
+            if let Some((_, flow, seen)) =
+                came.iter().find(|(port, ..)| *port == said.source_port())
+            {
                 let [to_server, to_client] = said.packets[..] else { bail!("{said:?}") };
-                self.traffic.compare(*flow, *seen, [to_client, to_server], said.translated_source.parse()?);
+                self.traffic.compare(
+                    *flow,
+                    *seen,
+                    [to_client, to_server],
+                    said.translated_source.parse()?,
+                );
                 compared += 1;
             }
         }
@@ -263,7 +318,12 @@ fn say(text: &str) {
 
 /// Strikes the next process as soon as the status reports a safe box.
 fn one_at_a_time(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
-    let plan = Plan { flows: 60, next_flow: Duration::from_millis(500), per_second: 400, ..Plan::default() };
+    let plan = Plan {
+        flows: 60,
+        next_flow: Duration::from_millis(500),
+        per_second: 400,
+        ..Plan::default()
+    };
     let mut scene = Scene::start(row, Chain::Balanced, plan, interrupt)?;
     let held = scene.network.hold(VIRTUAL, 40)?;
     for number in 0..strikes() {
@@ -276,7 +336,12 @@ fn one_at_a_time(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-fn strike_one(scene: &mut Scene, number: usize, held: &KeepAlive, interrupt: &Interrupt) -> Result<()> {
+fn strike_one(
+    scene: &mut Scene,
+    number: usize,
+    held: &KeepAlive,
+    interrupt: &Interrupt,
+) -> Result<()> {
     scene.wait_safe(interrupt)?;
     let mut draws = Draws::new(scene.seed, number);
     let everybody = scene.targets()?;
@@ -320,16 +385,24 @@ fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result
     let mut still = Vec::new();
     let begun = until(what, PATIENCE, interrupt, || {
         let now = scene.traffic.sum();
-        let has_begun = now.came > sum.came + 100 && now.flows > sum.flows && now.streams > sum.streams;
+        let has_begun =
+            now.came > sum.came + 100 && now.flows > sum.flows && now.streams > sum.streams;
         let open = scene.traffic.open();
-        still = standing_still(&before, &open).filter_map(|flow| open.iter().find(|one| one.flow == flow).copied()).collect();
+        still = standing_still(&before, &open)
+            .filter_map(|flow| open.iter().find(|one| one.flow == flow).copied())
+            .collect();
         Ok((has_begun && still.is_empty()).then_some(()))
     });
     begun.with_context(|| {
         let ports: Vec<u16> = still.iter().map(|one| one.port).collect();
         let said: Result<Vec<Flow>> = scene.flows("tcp from any to any port 5201");
-        let said = said.map(|all| all.into_iter().filter(|one| ports.contains(&one.source_port())).collect::<Vec<_>>());
-        format!("before {sum:?}, now {:?}; standing still: {still:?}, of which the box says {said:?}", scene.traffic.sum())
+        let said = said.map(|all| {
+            all.into_iter().filter(|one| ports.contains(&one.source_port())).collect::<Vec<_>>()
+        });
+        format!(
+            "before {sum:?}, now {:?}; standing still: {still:?}, of which the box says {said:?}",
+            scene.traffic.sum()
+        )
     })?;
     scene.ensure_not_remapped()?;
     ensure!(scene.are_remembered()?, "the box speaks of few flows of datagrams");
@@ -339,17 +412,26 @@ fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result
     // unless it was struck.
     let is_expected = |failover: &&Failover| {
         let is_struck = |target: &Target| target.part == Part::Worker && is_of(failover, target);
-        failover.lost == 0 && ![LOCAL, BOTH].contains(&scene.row.protection) && scene.struck.iter().any(is_struck)
+        failover.lost == 0
+            && ![LOCAL, BOTH].contains(&scene.row.protection)
+            && scene.struck.iter().any(is_struck)
     };
-    let failovers: Vec<&Failover> = scene.failovers.values().filter(|failover| !is_expected(failover)).collect();
+    let failovers: Vec<&Failover> =
+        scene.failovers.values().filter(|failover| !is_expected(failover)).collect();
     ensure!(failovers.is_empty(), "{failovers:?}");
     Ok(())
 }
 
 /// Connections that are still open, and have had no more data from one side or the other.
 fn standing_still<'a>(before: &'a [Open], now: &'a [Open]) -> impl Iterator<Item = u32> + 'a {
-    let before = before.iter().filter_map(|open| Some((open, now.iter().find(|now| now.flow == open.flow)?)));
-    before.filter(|(before, now)| now.came.iter().zip(before.came).any(|(now, before)| *now <= before)).map(|(open, _)| open.flow)
+    let before = before
+        .iter()
+        .filter_map(|open| Some((open, now.iter().find(|now| now.flow == open.flow)?)));
+    before
+        .filter(|(before, now)| {
+            now.came.iter().zip(before.came).any(|(now, before)| *now <= before)
+        })
+        .map(|(open, _)| open.flow)
 }
 
 /// Strikes that come before the box is safe again.
@@ -395,7 +477,9 @@ fn at_random(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
     let judged = judge(&scene, &episodes);
     scene.told(judged)?;
     let Scene { traffic, mut network, failovers, story, seed, .. } = scene;
-    let lost = traffic.finish_with_losses().with_context(|| format!("HOLDFAST_SEED={seed}: {}", story.join("; ")))?;
+    let lost = traffic
+        .finish_with_losses()
+        .with_context(|| format!("HOLDFAST_SEED={seed}: {}", story.join("; ")))?;
     let counted: u64 = failovers.values().map(|failover| failover.lost).sum();
     say(&format!(
         "{}: {} flows lost, {counted} counted, in {} failures of runtimes",
@@ -413,7 +497,12 @@ fn at_random(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, interrupt: &Interrupt) -> Result<()> {
+fn play_round(
+    scene: &mut Scene,
+    first: usize,
+    episodes: &mut Vec<Episode>,
+    interrupt: &Interrupt,
+) -> Result<()> {
     episodes.push(Episode::default());
     let mut known_from = None;
     for number in first..(first + per_round()).min(strikes()) {
@@ -437,8 +526,13 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
             scene.tell_wrong();
             Ok((Instant::now() >= next).then_some(()))
         })?;
-        let standing: Vec<u32> = episodes.iter().flat_map(|episode| &episode.stopped).map(|(target, _)| target.pid).collect();
-        let targets: Vec<Target> = scene.targets()?.into_iter().filter(|target| !standing.contains(&target.pid)).collect();
+        let standing: Vec<u32> = episodes
+            .iter()
+            .flat_map(|episode| &episode.stopped)
+            .map(|(target, _)| target.pid)
+            .collect();
+        let targets: Vec<Target> =
+            scene.targets()?.into_iter().filter(|target| !standing.contains(&target.pid)).collect();
         let Some(target) = draws.target(&targets) else { continue };
         let signal = if signal == 0 { Signal::STOP } else { Signal::KILL };
         scene.strike(number, target, signal)?;
@@ -460,7 +554,10 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
 fn wake(episodes: &mut [Episode]) -> Result<bool> {
     let now = Instant::now();
     let mut is_any = false;
-    for (target, _) in episodes.iter_mut().flat_map(|episode| episode.stopped.extract_if(.., |(_, until)| *until <= now)) {
+    for (target, _) in episodes
+        .iter_mut()
+        .flat_map(|episode| episode.stopped.extract_if(.., |(_, until)| *until <= now))
+    {
         target.signal(Signal::CONT)?;
         is_any = true;
     }
@@ -490,16 +587,24 @@ fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
     });
     settled.with_context(|| format!("{hung:?} are hung"))?;
     scene.wait_safe(interrupt)?;
-    until("the box speaks of the flows of datagrams", PATIENCE, interrupt, || Ok(scene.are_remembered()?.then_some(())))
+    until("the box speaks of the flows of datagrams", PATIENCE, interrupt, || {
+        Ok(scene.are_remembered()?.then_some(()))
+    })
 }
 
 /// Checks that flows were lost only with strikes that together may cost flows.
 fn judge(scene: &Scene, episodes: &[Episode]) -> Result<()> {
     let may_lose = |failover: &Failover| {
-        let mut of_it = episodes.iter().filter(|episode| episode.struck.iter().any(|target| is_of(failover, target)));
+        let mut of_it = episodes
+            .iter()
+            .filter(|episode| episode.struck.iter().any(|target| is_of(failover, target)));
         of_it.any(|episode| (scene.row.may_lose)(&episode.struck))
     };
-    let lost: Vec<&Failover> = scene.failovers.values().filter(|failover| failover.lost > 0 && !may_lose(failover)).collect();
+    let lost: Vec<&Failover> = scene
+        .failovers
+        .values()
+        .filter(|failover| failover.lost > 0 && !may_lose(failover))
+        .collect();
     ensure!(lost.is_empty(), "{lost:?} were hit once");
     Ok(())
 }
@@ -509,7 +614,9 @@ fn judge(scene: &Scene, episodes: &[Episode]) -> Result<()> {
 fn is_of(failover: &Failover, target: &Target) -> bool {
     match target.role {
         Role::Runtime(0) => true,
-        Role::Runtime(node) => (node, target.incarnation) == (failover.runtime, failover.incarnation),
+        Role::Runtime(node) => {
+            (node, target.incarnation) == (failover.runtime, failover.incarnation)
+        }
         _ => false,
     }
 }

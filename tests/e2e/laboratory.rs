@@ -16,8 +16,18 @@ use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        light("programs_reach_each_other_through_the_kernel", 9, ALL, programs_reach_each_other_through_the_kernel),
-        light("a_cut_link_breaks_what_it_should", 9, &[NGINX, CURL], a_cut_link_breaks_what_it_should),
+        light(
+            "programs_reach_each_other_through_the_kernel",
+            9,
+            ALL,
+            programs_reach_each_other_through_the_kernel,
+        ),
+        light(
+            "a_cut_link_breaks_what_it_should",
+            9,
+            &[NGINX, CURL],
+            a_cut_link_breaks_what_it_should,
+        ),
         light("nothing_is_left_after_a_panic", 1, &[NGINX], nothing_is_left_after_a_panic),
         alone(
             "any laboratory that begins sweeps the whole machine",
@@ -54,32 +64,63 @@ fn programs_reach_each_other_through_the_kernel(interrupt: &Interrupt) -> Result
     let url = format!("http://{SERVER}/file");
     let fast = Plan { url: url.clone(), bytes_per_second: None, stalled_after: PATIENCE };
     let outcome = Download::start(client, &fast)?.finish(PATIENCE, interrupt)?;
-    ensure!(outcome.error.is_none() && outcome.sum == sum && outcome.bytes == 3_000_001, "{outcome:?}");
+    ensure!(
+        outcome.error.is_none() && outcome.sum == sum && outcome.bytes == 3_000_001,
+        "{outcome:?}"
+    );
     let missing = Plan { url: format!("http://{SERVER}/nothing"), ..fast.clone() };
-    ensure!(Download::start(client, &missing)?.finish(PATIENCE, interrupt)?.error.is_some(), "a 404 is an error");
+    ensure!(
+        Download::start(client, &missing)?.finish(PATIENCE, interrupt)?.error.is_some(),
+        "a 404 is an error"
+    );
 
     let held = KeepAlive::open(client, &held_plan(20), interrupt)?;
     let connections = held.verify(interrupt)?;
-    ensure!(connections.alive == 20 && connections.broken == 0 && connections.answers >= 20, "{connections:?}");
+    ensure!(
+        connections.alive == 20 && connections.broken == 0 && connections.answers >= 20,
+        "{connections:?}"
+    );
 
     let echo = udp::Echo::start(server, socket(&format!("{SERVER}:7007")))?;
-    let stream = udp::Stream::start(client, udp::Plan { server: socket(&format!("{SERVER}:7007")), flows: 4, per_second: 1000 })?;
-    until("500 datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > 500).then_some(())))?;
+    let stream = udp::Stream::start(
+        client,
+        udp::Plan { server: socket(&format!("{SERVER}:7007")), flows: 4, per_second: 1000 },
+    )?;
+    until("500 datagrams return", PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > 500).then_some(()))
+    })?;
     let datagrams = stream.finish();
-    ensure!(datagrams.lost == 0 && datagrams.changed == 0 && datagrams.flows_alive == 4, "{datagrams:?}");
+    ensure!(
+        datagrams.lost == 0 && datagrams.changed == 0 && datagrams.flows_alive == 4,
+        "{datagrams:?}"
+    );
     drop(echo);
 
     let load = programs::read_wrk(
-        &programs::wrk(&lab, client, &format!("http://{SERVER}:80/held"), 20, 1)?.finish(PATIENCE, interrupt)?,
+        &programs::wrk(&lab, client, &format!("http://{SERVER}:80/held"), 20, 1)?
+            .finish(PATIENCE, interrupt)?,
     )?;
-    ensure!(load.requests > 20 && load.socket_errors + load.timeouts + load.bad_answers == 0, "{load:?}");
+    ensure!(
+        load.requests > 20 && load.socket_errors + load.timeouts + load.bad_answers == 0,
+        "{load:?}"
+    );
 
     let _iperf3 = programs::iperf3_server(&lab, server, 5201, &[])?;
-    for (reverse, udp_bits_per_second) in [(false, None), (true, None), (false, Some(2_000_000)), (true, Some(2_000_000))] {
-        let plan = Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second, reverse, seconds: 1 };
+    for (reverse, udp_bits_per_second) in
+        [(false, None), (true, None), (false, Some(2_000_000)), (true, Some(2_000_000))]
+    {
+        let plan = Iperf3 {
+            server: socket(&format!("{SERVER}:5201")),
+            udp_bits_per_second,
+            reverse,
+            seconds: 1,
+        };
         let transfer = plan.run(&lab, client, "iperf3")?;
         ensure!(transfer.bytes > 100_000, "{plan:?} gave {transfer:?}");
-        ensure!(udp_bits_per_second.is_none() || (transfer.datagrams > 100 && transfer.lost == 0), "{plan:?} gave {transfer:?}");
+        ensure!(
+            udp_bits_per_second.is_none() || (transfer.datagrams > 100 && transfer.lost == 0),
+            "{plan:?} gave {transfer:?}"
+        );
     }
 
     let pings = programs::ping(client, ip(SERVER), 5, 56, Duration::from_millis(10))?;
@@ -89,7 +130,13 @@ fn programs_reach_each_other_through_the_kernel(interrupt: &Interrupt) -> Result
     let hops = programs::traceroute(client, ip(SERVER), &[])?;
     ensure!(hops == [Some(ip(INSIDE)), Some(ip(SERVER))], "{hops:?}");
 
-    let _dns = programs::dns_server(&lab, server, socket(&format!("{SERVER}:53")), "holdfast.test", ip("198.18.0.7"))?;
+    let _dns = programs::dns_server(
+        &lab,
+        server,
+        socket(&format!("{SERVER}:53")),
+        "holdfast.test",
+        ip("198.18.0.7"),
+    )?;
     let answer = programs::dig(client, socket(&format!("{SERVER}:53")), "holdfast.test", 1)?;
     ensure!(answer == [ip("198.18.0.7")], "{answer:?}");
     Ok(())
@@ -112,14 +159,20 @@ fn a_cut_link_breaks_what_it_should(interrupt: &Interrupt) -> Result<()> {
     let site = Site::new(&lab, "site")?;
     site.add_random("file", 5_000_000)?;
     site.add("held", network::HELD_BODY)?;
-    let _nginx = Nginx::start(&lab, &topology.server, "nginx", socket(&format!("{SERVER}:80")), &site)?;
+    let _nginx =
+        Nginx::start(&lab, &topology.server, "nginx", socket(&format!("{SERVER}:80")), &site)?;
     let held = KeepAlive::open(&topology.client, &held_plan(5), interrupt)?;
-    let plan =
-        Plan { url: format!("http://{SERVER}/file"), bytes_per_second: Some(500_000), stalled_after: Duration::from_secs(2) };
+    let plan = Plan {
+        url: format!("http://{SERVER}/file"),
+        bytes_per_second: Some(500_000),
+        stalled_after: Duration::from_secs(2),
+    };
     let download = Download::start(&topology.client, &plan)?;
     let echo = udp::Echo::start(&topology.server, socket(&format!("{SERVER}:7007")))?;
-    let stream =
-        udp::Stream::start(&topology.client, udp::Plan { server: socket(&format!("{SERVER}:7007")), flows: 3, per_second: 300 })?;
+    let stream = udp::Stream::start(
+        &topology.client,
+        udp::Plan { server: socket(&format!("{SERVER}:7007")), flows: 3, per_second: 300 },
+    )?;
     until("everything is under way", PATIENCE, interrupt, || {
         Ok((download.received() > 0 && stream.datagrams().returned > 30).then_some(()))
     })?;
@@ -131,7 +184,12 @@ fn a_cut_link_breaks_what_it_should(interrupt: &Interrupt) -> Result<()> {
     let outcome = download.finish(PATIENCE, interrupt)?;
     ensure!(outcome.error.is_some() && outcome.bytes < 5_000_000, "{outcome:?}");
     let datagrams = stream.finish();
-    ensure!(datagrams.flows_alive == 0 && datagrams.lost > 0 && datagrams.longest_silence_us > 1_000_000, "{datagrams:?}");
+    ensure!(
+        datagrams.flows_alive == 0
+            && datagrams.lost > 0
+            && datagrams.longest_silence_us > 1_000_000,
+        "{datagrams:?}"
+    );
     drop(echo);
     Ok(())
 }
@@ -141,8 +199,11 @@ fn nothing_is_left_after_a_panic(interrupt: &Interrupt) -> Result<()> {
     let result = std::panic::catch_unwind(|| {
         let (lab, topology) = kernel_network(interrupt).expect("the network");
         let site = Site::new(&lab, "site").expect("the site");
-        let nginx = Nginx::start(&lab, &topology.server, "nginx", socket(&format!("{SERVER}:80")), &site).expect("nginx");
-        let names: Vec<String> = lab.namespaces().iter().map(|namespace| namespace.name().to_owned()).collect();
+        let nginx =
+            Nginx::start(&lab, &topology.server, "nginx", socket(&format!("{SERVER}:80")), &site)
+                .expect("nginx");
+        let names: Vec<String> =
+            lab.namespaces().iter().map(|namespace| namespace.name().to_owned()).collect();
         let has_worker = || Ok(Some(topology.server.pids()?).filter(|pids| pids.len() >= 2));
         let pids = until("nginx has a worker", PATIENCE, interrupt, has_worker).expect("pids");
         *seen.lock().expect("not poisoned") = (names, lab.scratch().to_owned(), pids);
@@ -176,7 +237,10 @@ fn leftovers_of_the_dead_are_swept(interrupt: &Interrupt) -> Result<()> {
     std::fs::create_dir_all(directory.join("inside"))?;
     let mut lab = Lab::new(interrupt.clone())?;
     let living = lab.namespace("living")?;
-    ensure!(!directory.exists() && !std::path::Path::new("/run/netns").join(&name).exists(), "leftovers are left");
+    ensure!(
+        !directory.exists() && !std::path::Path::new("/run/netns").join(&name).exists(),
+        "leftovers are left"
+    );
     let swept = sweep()?;
     ensure!(!swept.iter().any(|swept| swept == living.name()), "{swept:?}");
     ensure!(living.devices()? == ["lo"]);
@@ -187,7 +251,8 @@ fn leftovers_of_the_dead_are_swept(interrupt: &Interrupt) -> Result<()> {
 /// detect a box that forwards garbage.
 fn a_bad_checksum_is_not_delivered(interrupt: &Interrupt) -> Result<()> {
     let (_lab, topology) = kernel_network(interrupt)?;
-    let server = topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
+    let server =
+        topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
     server.set_read_timeout(Some(PATIENCE))?;
     let sender = frames::Sender::open(&topology.client, "eth0")?;
     let ends = frames::Ends {
@@ -213,6 +278,9 @@ fn boxes_that_a_test_leaves_are_heard(interrupt: &Interrupt) -> Result<()> {
     ensure!(running::left_behind().is_empty(), "a box that was stopped has nothing to say");
     drop(Network::start(&Options::protected(Chain::Plain), interrupt)?);
     let words = running::left_behind().concat();
-    ensure!(words.contains("holdfast was running: {") && words.contains("\"protected\""), "{words}");
+    ensure!(
+        words.contains("holdfast was running: {") && words.contains("\"protected\""),
+        "{words}"
+    );
     Ok(())
 }

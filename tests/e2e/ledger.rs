@@ -6,7 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::flows::Flows;
 use holdfast_control::status::Status;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::ledger::{CONNECTING, End, Ledger, Sum, Transport, Wrong, content, digest_of, stream_byte};
+use holdfast_tests::ledger::{
+    CONNECTING, End, Ledger, Sum, Transport, Wrong, content, digest_of, stream_byte,
+};
 use holdfast_tests::network::{Chain, Network, Options, socket};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{BOTH, LOCAL, kill_worker};
@@ -30,15 +32,30 @@ fn takeovers() -> usize {
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("the_ledger_finds_what_is_wrong", 1, &[], the_ledger_finds_what_is_wrong),
-        light("the_ledger_balances_under_reinforce", 5, &[], |interrupt| balances("reinforce", interrupt)),
+        light("the_ledger_balances_under_reinforce", 5, &[], |interrupt| {
+            balances("reinforce", interrupt)
+        }),
         light("the_ledger_balances_with_rare_checkpoints", 5, &[], |interrupt| {
             balances("{ preset: reinforce, checkpoint_ms: 10000 }", interrupt)
         }),
-        light("the_ledger_balances_beside_a_local_standby", 8, &[], |interrupt| has_no_gap(LOCAL, interrupt)),
-        light("the_ledger_balances_beside_both_standbys", 9, &[], |interrupt| has_no_gap(BOTH, interrupt)),
-        light("the_ledger_balances_under_nfvactor", 5, &[], |interrupt| balances("nfvactor", interrupt)),
-        light("the_ledger_balances_with_a_state_server", 9, &[], |interrupt| balances(SERVED, interrupt)),
-        light("the_ledger_does_not_balance_under_none", 1, &[], the_ledger_does_not_balance_under_none),
+        light("the_ledger_balances_beside_a_local_standby", 8, &[], |interrupt| {
+            has_no_gap(LOCAL, interrupt)
+        }),
+        light("the_ledger_balances_beside_both_standbys", 9, &[], |interrupt| {
+            has_no_gap(BOTH, interrupt)
+        }),
+        light("the_ledger_balances_under_nfvactor", 5, &[], |interrupt| {
+            balances("nfvactor", interrupt)
+        }),
+        light("the_ledger_balances_with_a_state_server", 9, &[], |interrupt| {
+            balances(SERVED, interrupt)
+        }),
+        light(
+            "the_ledger_does_not_balance_under_none",
+            1,
+            &[],
+            the_ledger_does_not_balance_under_none,
+        ),
     ]
 }
 
@@ -60,33 +77,50 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
         book.see_mapping(3, Transport::Tcp, a);
         for at in [End::Server, End::Client] {
             let bytes: Vec<u8> = (0..1000).map(|offset| stream_byte(3, at, offset)).collect();
-            ensure!(book.receive_stream(at, 3, &bytes[..300]) && book.receive_stream(at, 3, &bytes[300..]));
+            ensure!(
+                book.receive_stream(at, 3, &bytes[..300])
+                    && book.receive_stream(at, 3, &bytes[300..])
+            );
             book.end_stream(at, 3, 1000);
             book.finish_stream(at, 3);
         }
         Ok(book)
     };
     let sum = right()?.close()?;
-    ensure!((sum.flows, sum.sent, sum.came, sum.missing, sum.streams, sum.bytes) == (3, 6, 6, 0, 2, 2000), "{sum:?}");
+    ensure!(
+        (sum.flows, sum.sent, sum.came, sum.missing, sum.streams, sum.bytes)
+            == (3, 6, 6, 0, 2, 2000),
+        "{sum:?}"
+    );
     let found = |expected: Wrong, act: &dyn Fn(&mut Ledger)| {
         let mut book = right()?;
         act(&mut book);
         let error = book.close().err().map(|error| error.to_string()).unwrap_or_default();
         ensure!(
-            error.contains(&expected.to_string()) && error.ends_with("and 0 more") && error.lines().count() == 3,
+            error.contains(&expected.to_string())
+                && error.ends_with("and 0 more")
+                && error.lines().count() == 3,
             "{expected}: {error}"
         );
         Ok(())
     };
     let c = socket("192.0.2.34:4000");
-    found(Wrong::MappingChanged { flow: 1, was: a, is: c }, &|book| book.see_mapping(1, Transport::Udp, c))?;
-    found(Wrong::MappingShared { mapping: a, flows: [1, 9] }, &|book| book.see_mapping(9, Transport::Udp, a))?;
+    found(Wrong::MappingChanged { flow: 1, was: a, is: c }, &|book| {
+        book.see_mapping(1, Transport::Udp, c)
+    })?;
+    found(Wrong::MappingShared { mapping: a, flows: [1, 9] }, &|book| {
+        book.see_mapping(9, Transport::Udp, a)
+    })?;
     // A connection that is over has no address any more; an open one has.
     let mut book = right()?;
     book.see_mapping(4, Transport::Tcp, a);
     ensure!(book.wrong().is_empty(), "{:?}", book.wrong());
     book.see_mapping(5, Transport::Tcp, a);
-    ensure!(book.wrong() == [Wrong::MappingShared { mapping: a, flows: [4, 5] }], "{:?}", book.wrong());
+    ensure!(
+        book.wrong() == [Wrong::MappingShared { mapping: a, flows: [4, 5] }],
+        "{:?}",
+        book.wrong()
+    );
     found(Wrong::Doubled { at: End::Server, flow: 2, number: 1 }, &|book| {
         book.receive(End::Server, 2, 1, digest(2, End::Server, 1))
     })?;
@@ -107,16 +141,28 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
         book.receive_stream(
             End::Server,
             4,
-            &[stream_byte(4, End::Server, 0), stream_byte(4, End::Server, 1), !stream_byte(4, End::Server, 2)],
+            &[
+                stream_byte(4, End::Server, 0),
+                stream_byte(4, End::Server, 1),
+                !stream_byte(4, End::Server, 2),
+            ],
         );
     })?;
-    found(Wrong::StreamCut { at: End::Client, flow: 3, sent: 1001, came: 1000 }, &|book| book.end_stream(End::Client, 3, 1001))?;
+    found(Wrong::StreamCut { at: End::Client, flow: 3, sent: 1001, came: 1000 }, &|book| {
+        book.end_stream(End::Client, 3, 1001)
+    })?;
     found(Wrong::StreamBroken { at: End::Client, flow: 3, cause: "reset".into() }, &|book| {
         book.break_stream(End::Client, 3, "reset")
     })?;
-    found(Wrong::CountForgotten { flow: 1, at: End::Server, seen: 2, counted: 1 }, &|book| book.compare(1, [1, 2], [1, 1], a))?;
-    found(Wrong::CountInvented { flow: 1, at: End::Client, sent: 1, counted: 2 }, &|book| book.compare(1, [1, 2], [2, 2], a))?;
-    found(Wrong::MappingMisreported { flow: 1, seen: a, said: b }, &|book| book.compare(1, [1, 2], [1, 2], b))?;
+    found(Wrong::CountForgotten { flow: 1, at: End::Server, seen: 2, counted: 1 }, &|book| {
+        book.compare(1, [1, 2], [1, 1], a)
+    })?;
+    found(Wrong::CountInvented { flow: 1, at: End::Client, sent: 1, counted: 2 }, &|book| {
+        book.compare(1, [1, 2], [2, 2], a)
+    })?;
+    found(Wrong::MappingMisreported { flow: 1, seen: a, said: b }, &|book| {
+        book.compare(1, [1, 2], [1, 2], b)
+    })?;
     // A datagram that is sent twice may come twice, and is missing if it does not come at
     // all.
     let mut book = right()?;
@@ -154,8 +200,11 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
 fn start(protection: &'static str, interrupt: &Interrupt) -> Result<(Network, Traffic)> {
     let options = Options { protection, ports: "random", ..Options::protected(Chain::Edge) };
     let network = Network::start(&options, interrupt)?;
-    let traffic = Traffic::start(&network.topology.client, &network.topology.server, Plan::default())?;
-    until("flows are there", PATIENCE, interrupt, || Ok((traffic.sum().flows >= 110).then_some(())))?;
+    let traffic =
+        Traffic::start(&network.topology.client, &network.topology.server, Plan::default())?;
+    until("flows are there", PATIENCE, interrupt, || {
+        Ok((traffic.sum().flows >= 110).then_some(()))
+    })?;
     Ok((network, traffic))
 }
 
@@ -163,14 +212,21 @@ fn start(protection: &'static str, interrupt: &Interrupt) -> Result<(Network, Tr
 /// number of compared flows.
 fn compare(network: &Network, traffic: &Traffic) -> Result<usize> {
     let came = traffic.came();
-    let said: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000 udp from any to any port 7007")?)?;
+    let said: Flows = serde_json::from_str(
+        &network.running.ask("flows --limit 10000 udp from any to any port 7007")?,
+    )?;
     let mut compared = 0;
     for flow in &said.flows {
         let known = came.iter().find(|(port, ..)| *port == flow.source_port());
         if let Some((_, number, seen)) = known {
             // Forward is towards the server.
             let [to_server, to_client] = flow.packets[..] else { bail!("{flow:?}") };
-            traffic.compare(*number, *seen, [to_client, to_server], flow.translated_source.parse()?);
+            traffic.compare(
+                *number,
+                *seen,
+                [to_client, to_server],
+                flow.translated_source.parse()?,
+            );
             compared += 1;
         }
     }
@@ -185,9 +241,14 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
                 network.strike_server(Signal::KILL)?;
             }
             let before = traffic.sum();
-            let has_gone_on =
-                |sum: Sum| sum.came > before.came + 300 && sum.flows >= before.flows + 5 && sum.streams > before.streams + 2;
-            until("flows go on, and new ones begin", PATIENCE, interrupt, || Ok(has_gone_on(traffic.sum()).then_some(())))?;
+            let has_gone_on = |sum: Sum| {
+                sum.came > before.came + 300
+                    && sum.flows >= before.flows + 5
+                    && sum.streams > before.streams + 2
+            };
+            until("flows go on, and new ones begin", PATIENCE, interrupt, || {
+                Ok(has_gone_on(traffic.sum()).then_some(()))
+            })?;
             let compared = compare(&network, &traffic)?;
             ensure!(compared >= 100, "the box speaks of {compared} flows only");
             let wrong = traffic.wrong();
@@ -206,7 +267,8 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
 /// coordinator has no failure to handle.
 fn has_no_gap(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let (network, traffic) = start(protection, interrupt)?;
-    let runtimes: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    let runtimes: Vec<u32> =
+        network.running.status()?.runtimes().map(|process| process.id).collect();
     for id in runtimes.repeat(takeovers()) {
         let which = |status: &Status| {
             let runtime = status.runtime(id).context("it is there")?;
@@ -214,8 +276,12 @@ fn has_no_gap(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
         };
         kill_worker(&network, which, interrupt)?;
         let before = traffic.sum();
-        let has_gone_on = |sum: Sum| sum.came > before.came + 50 && sum.flows > before.flows && sum.streams > before.streams;
-        until("flows go on, and new ones begin", PATIENCE, interrupt, || Ok(has_gone_on(traffic.sum()).then_some(())))?;
+        let has_gone_on = |sum: Sum| {
+            sum.came > before.came + 50 && sum.flows > before.flows && sum.streams > before.streams
+        };
+        until("flows go on, and new ones begin", PATIENCE, interrupt, || {
+            Ok(has_gone_on(traffic.sum()).then_some(()))
+        })?;
         let compared = compare(&network, &traffic)?;
         ensure!(compared >= 100, "the box speaks of {compared} flows only");
         let wrong = traffic.wrong();

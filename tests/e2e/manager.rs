@@ -20,8 +20,19 @@ const BACK: Duration = Duration::from_secs(2);
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("a_download_goes_on", 2, &[NGINX, CURL], a_download_goes_on),
-        alone("how soon it is back is measured", "connections_and_datagrams_go_on", 3, &[NGINX], connections_and_datagrams_go_on),
-        light("runtimes_still_fail_over_afterwards", 1, &[NGINX], runtimes_still_fail_over_afterwards),
+        alone(
+            "how soon it is back is measured",
+            "connections_and_datagrams_go_on",
+            3,
+            &[NGINX],
+            connections_and_datagrams_go_on,
+        ),
+        light(
+            "runtimes_still_fail_over_afterwards",
+            1,
+            &[NGINX],
+            runtimes_still_fail_over_afterwards,
+        ),
         light("a_manager_that_hangs_is_ended", 5, &[NGINX], a_manager_that_hangs_is_ended),
         light("it_is_never_given_up", 6, &[NGINX], it_is_never_given_up),
         light("the_coordinator_dies_with_it", 1, &[NGINX], the_coordinator_dies_with_it),
@@ -35,7 +46,12 @@ fn role(status: &Status, role: &str) -> Result<Process> {
 
 /// Waits until a later incarnation answers. While there is no manager, status queries
 /// fail.
-fn wait_for_next(network: &Network, last: &Process, limit: Duration, interrupt: &Interrupt) -> Result<Process> {
+fn wait_for_next(
+    network: &Network,
+    last: &Process,
+    limit: Duration,
+    interrupt: &Interrupt,
+) -> Result<Process> {
     until("the manager is back", limit, interrupt, || {
         let Ok(status) = network.running.status() else { return Ok(None) };
         let now = role(&status, "manager")?;
@@ -50,7 +66,10 @@ fn kill_manager(network: &Network, interrupt: &Interrupt) -> Result<Duration> {
     network.wait_protected()?;
     let before = network.running.status()?;
     let last = role(&before, "manager")?;
-    ensure!(last.pid == role(&before, "switch")?.pid && last.pid != role(&before, "guard")?.pid, "{before:?}");
+    ensure!(
+        last.pid == role(&before, "switch")?.pid && last.pid != role(&before, "guard")?.pid,
+        "{before:?}"
+    );
     let killed = Instant::now();
     signal_pid(last.pid, Signal::KILL)?;
     wait_for_next(network, &last, RECOVERY_LIMIT, interrupt)?;
@@ -128,7 +147,9 @@ fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
     signal_pid(last.pid, Signal::STOP)?;
     // No status query is answered until the guard has killed the manager: the end of its
     // process shows it.
-    until("the guard ends it", PATIENCE, interrupt, || Ok((!network.topology.router.pids()?.contains(&last.pid)).then_some(())))?;
+    until("the guard ends it", PATIENCE, interrupt, || {
+        Ok((!network.topology.router.pids()?.contains(&last.pid)).then_some(()))
+    })?;
     wait_for_next(&network, &last, PATIENCE, interrupt)?;
     network.wait_protected()?;
     ensure_nobody_else_changed(&before, &network.running.status()?)?;
@@ -146,16 +167,29 @@ fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
     network.wait_protected()?;
     let before = network.running.status()?;
     let mut last = role(&before, "manager")?.pid;
-    let is_manager = |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == *b"holdfast\0manager\0");
+    let is_manager = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line == *b"holdfast\0manager\0")
+    };
     for _ in 0..7 {
         signal_pid(last, Signal::KILL)?;
         last = until("the next life begins", PATIENCE, interrupt, || {
-            Ok(network.topology.router.pids()?.into_iter().find(|pid| *pid != last && is_manager(pid)))
+            Ok(network
+                .topology
+                .router
+                .pids()?
+                .into_iter()
+                .find(|pid| *pid != last && is_manager(pid)))
         })?;
     }
     let status = until("it serves", RECOVERY_LIMIT, interrupt, || {
-        let is_back = |status: &Status| role(status, "manager").is_ok_and(|manager| manager.pid == last);
-        Ok(network.running.status().ok().filter(|status| status.protected() == Protected::Yes && is_back(status)))
+        let is_back =
+            |status: &Status| role(status, "manager").is_ok_and(|manager| manager.pid == last);
+        Ok(network
+            .running
+            .status()
+            .ok()
+            .filter(|status| status.protected() == Protected::Yes && is_back(status)))
     })?;
     ensure_same(before.runtimes(), &status)?;
     ensure_unbroken(&held, interrupt)?;

@@ -7,7 +7,12 @@ use holdfast_tests::binary;
 use holdfast_tests::runner::{Test, light};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![light("a_limit_costs_nothing_until_it_is_reached", 6, &[], a_limit_costs_nothing_until_it_is_reached)]
+    vec![light(
+        "a_limit_costs_nothing_until_it_is_reached",
+        6,
+        &[],
+        a_limit_costs_nothing_until_it_is_reached,
+    )]
 }
 
 /// A box has a limit of four million flows, which would take more than four gigabytes.
@@ -20,6 +25,9 @@ fn a_limit_costs_nothing_until_it_is_reached(interrupt: &Interrupt) -> Result<()
     let [idle, full, after] = taken[..] else { anyhow::bail!("three rows: {rows:?}") };
     ensure!(idle < 256, "an idle box takes {idle} MiB: {rows:?}");
     // The kernel may back tables with huge pages, so even few flows take some MiB.
-    ensure!(full < idle + 96 && after < idle + 96, "two thousand flows take from {idle} to {full} and {after} MiB: {rows:?}");
+    ensure!(
+        full < idle + 96 && after < idle + 96,
+        "two thousand flows take from {idle} to {full} and {after} MiB: {rows:?}"
+    );
     Ok(())
 }

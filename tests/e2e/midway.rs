@@ -102,16 +102,33 @@ impl<'a> Migration<'a> {
         let client = Client::new(Some(network.running.control()))?;
         let flows = client.list("", 10_000)?;
         let replicas_at = |process: &Process| {
-            flows.flows.iter().filter(|flow| flow.owner == source.id && flow.replica == Some(process.id)).count() as u64
+            flows
+                .flows
+                .iter()
+                .filter(|flow| flow.owner == source.id && flow.replica == Some(process.id))
+                .count() as u64
         };
         let others = || status.runtimes().filter(|process| process.id != source.id);
-        let third = others().max_by_key(|process| replicas_at(process)).context("there are three")?.clone();
-        let target = others().find(|process| process.id != third.id).context("there are three")?.clone();
+        let third =
+            others().max_by_key(|process| replicas_at(process)).context("there are three")?.clone();
+        let target =
+            others().find(|process| process.id != third.id).context("there are three")?.clone();
         ensure!(source.flows > 100, "hardly anything could move: {status:?}");
         // Some flows stay.
         let wanted = (source.flows * 9 / 10).min(MOST);
         let replicas = replicas_at(&third) * wanted / source.flows;
-        Ok(Migration { network, client, interrupt, source, target, third, wanted, replicas, order: 0, stopped: Vec::new() })
+        Ok(Migration {
+            network,
+            client,
+            interrupt,
+            source,
+            target,
+            third,
+            wanted,
+            replicas,
+            order: 0,
+            stopped: Vec::new(),
+        })
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -149,7 +166,12 @@ impl<'a> Migration<'a> {
 
     /// Flows whose routes lead to the source.
     fn left(&self) -> Result<u64> {
-        Ok(self.network.running.status()?.runtime(self.source.id).map_or(0, |process| process.flows))
+        Ok(self
+            .network
+            .running
+            .status()?
+            .runtime(self.source.id)
+            .map_or(0, |process| process.flows))
     }
 
     /// True if this is most of the flows whose replicas the third runtime has.
@@ -176,12 +198,16 @@ impl<'a> Migration<'a> {
                 // An order that was looked at too late is over, without an effect.
                 until("it stands at Prepare", RECOVERY_LIMIT, self.interrupt, || {
                     self.begin()?;
-                    let progress = until("the target has been asked", RECOVERY_LIMIT, self.interrupt, || {
-                        let progress = self.progress()?;
-                        Ok((progress.took_us >= ASKED.start || progress.done).then_some(progress))
-                    })?;
+                    let progress =
+                        until("the target has been asked", RECOVERY_LIMIT, self.interrupt, || {
+                            let progress = self.progress()?;
+                            Ok((progress.took_us >= ASKED.start || progress.done)
+                                .then_some(progress))
+                        })?;
                     ensure!(progress.moved == 0, "with the target stopped: {progress:?}");
-                    let stands = !progress.done && progress.refused == 0 && ASKED.contains(&progress.took_us);
+                    let stands = !progress.done
+                        && progress.refused == 0
+                        && ASKED.contains(&progress.took_us);
                     Ok(stands.then_some(()))
                 })
             }
@@ -202,7 +228,8 @@ impl<'a> Migration<'a> {
                     }
                     ensure!(!progress.done, "nothing stood: {progress:?}");
                     // Flows that can follow have followed.
-                    Ok((self.are_most(standing) && progress.took_us > last.1 + STANDS_US).then_some(()))
+                    Ok((self.are_most(standing) && progress.took_us > last.1 + STANDS_US)
+                        .then_some(()))
                 });
                 let Migration { source, target, third, replicas, .. } = self;
                 stands.with_context(|| {
@@ -231,7 +258,9 @@ impl<'a> Migration<'a> {
     /// Waits until no part of the order is under way: the next order would count it.
     fn wait_over(&self, victim: Victim) -> Result<()> {
         if victim != Victim::Switch {
-            return until("the order is over", RECOVERY_LIMIT, self.interrupt, || Ok(self.progress()?.done.then_some(())));
+            return until("the order is over", RECOVERY_LIMIT, self.interrupt, || {
+                Ok(self.progress()?.done.then_some(()))
+            });
         }
         // The manager's next incarnation does not know the order. The source continues
         // it, except for the flows that the switch's next incarnation refuses because it
@@ -246,7 +275,9 @@ impl<'a> Migration<'a> {
     /// Waits until these runtimes have reported three times: packets keep coming to one
     /// of them.
     fn wait_reports(&self, ids: &[u32]) -> Result<()> {
-        let packets = |status: &Status| -> u64 { ids.iter().filter_map(|id| status.runtime(*id)).map(|one| one.packets).sum() };
+        let packets = |status: &Status| -> u64 {
+            ids.iter().filter_map(|id| status.runtime(*id)).map(|one| one.packets).sum()
+        };
         for _ in 0..3 {
             let before = packets(&self.network.running.status()?);
             self.wait_for("a runtime reports", |status| packets(status) > before)?;
@@ -280,7 +311,8 @@ impl<'a> Migration<'a> {
 
     fn kill_switch(&self) -> Result<()> {
         let switch = |status: &Status| {
-            let found = status.processes.iter().find(|process| process.role == ROLE_SWITCH).cloned();
+            let found =
+                status.processes.iter().find(|process| process.role == ROLE_SWITCH).cloned();
             found.with_context(|| format!("no switch in {status:?}"))
         };
         let last = switch(&self.network.running.status()?)?;
@@ -300,7 +332,8 @@ fn at_each_step(victim: Victim, interrupt: &Interrupt) -> Result<()> {
     let held = keepalive::KeepAlive::open(&network.topology.client, &many(CONNECTIONS), interrupt)?;
     let (_echo, stream) = network.stream(FLOWS, 300)?;
     for step in [Step::Prepare, Step::Move, Step::Flow] {
-        dies_at(step, victim, &network, &held, interrupt).with_context(|| format!("{victim:?} dies at {step:?}"))?;
+        dies_at(step, victim, &network, &held, interrupt)
+            .with_context(|| format!("{victim:?} dies at {step:?}"))?;
     }
     // Datagrams that came while a process was stopped or dead may be missing.
     ensure_served(&stream.finish(), FLOWS, u64::MAX)?;
@@ -308,10 +341,23 @@ fn at_each_step(victim: Victim, interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-fn dies_at(step: Step, victim: Victim, network: &Network, held: &keepalive::KeepAlive, interrupt: &Interrupt) -> Result<()> {
+fn dies_at(
+    step: Step,
+    victim: Victim,
+    network: &Network,
+    held: &keepalive::KeepAlive,
+    interrupt: &Interrupt,
+) -> Result<()> {
     network.wait_protected()?;
     let (client, stalled_after) = (&network.topology.client, Duration::from_secs(30));
-    let download = LongDownload::start(client, &network.site, VIRTUAL, BYTES_PER_SECOND, stalled_after, interrupt)?;
+    let download = LongDownload::start(
+        client,
+        &network.site,
+        VIRTUAL,
+        BYTES_PER_SECOND,
+        stalled_after,
+        interrupt,
+    )?;
     let failed = network.running.status()?.failovers.len();
     let mut migration = Migration::new(network, interrupt)?;
     migration.stand_at(step)?;

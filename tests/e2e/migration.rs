@@ -10,7 +10,9 @@ use holdfast_lab::programs;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
-use holdfast_tests::network::{Chain, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, many};
+use holdfast_tests::network::{
+    Chain, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, many,
+};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::transfer::{LongDownload, LongIperf3};
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
@@ -25,12 +27,32 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("flows_move_and_nothing_is_lost", 3, &[NGINX], flows_move_and_nothing_is_lost),
         light("flows_move_without_a_protection", 1, &[], flows_move_without_a_protection),
-        light("a_download_goes_round_all_runtimes", 2, &[NGINX, CURL], a_download_goes_round_all_runtimes),
-        light("a_drained_runtime_ends_and_comes_back", 2, &[NGINX], a_drained_runtime_ends_and_comes_back),
-        light("iperf3_goes_on_while_runtimes_are_drained", 14, &[IPERF3], iperf3_goes_on_while_runtimes_are_drained),
+        light(
+            "a_download_goes_round_all_runtimes",
+            2,
+            &[NGINX, CURL],
+            a_download_goes_round_all_runtimes,
+        ),
+        light(
+            "a_drained_runtime_ends_and_comes_back",
+            2,
+            &[NGINX],
+            a_drained_runtime_ends_and_comes_back,
+        ),
+        light(
+            "iperf3_goes_on_while_runtimes_are_drained",
+            14,
+            &[IPERF3],
+            iperf3_goes_on_while_runtimes_are_drained,
+        ),
         light("the_target_dies_meanwhile", 3, &[NGINX], the_target_dies_meanwhile),
         light("the_source_dies_meanwhile", 2, &[NGINX], the_source_dies_meanwhile),
-        light("a_datagram_in_fragments_is_on_its_way_meanwhile", 2, &[], a_datagram_in_fragments_is_on_its_way_meanwhile),
+        light(
+            "a_datagram_in_fragments_is_on_its_way_meanwhile",
+            2,
+            &[],
+            a_datagram_in_fragments_is_on_its_way_meanwhile,
+        ),
         light("what_cannot_be_moved_is_said", 1, &[], what_cannot_be_moved_is_said),
     ]
 }
@@ -93,7 +115,8 @@ fn flows_move_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
 }
 
 fn flows_move_without_a_protection(interrupt: &Interrupt) -> Result<()> {
-    let network = Network::start(&Options { protection: "none", ..planned(Chain::Edge) }, interrupt)?;
+    let network =
+        Network::start(&Options { protection: "none", ..planned(Chain::Edge) }, interrupt)?;
     let (_echo, stream) = network.stream(100, 1000)?;
     wait_for_flows(&network, 100)?;
     let moved = go_round(&network)?;
@@ -121,8 +144,14 @@ fn a_drained_runtime_ends_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     let victim = network.running.busiest(None)?;
     let text = network.running.ask(&format!("drain {}", victim.id))?;
     let progress: Progress = serde_json::from_str(&text)?;
-    ensure!(progress.done && !progress.failed && progress.moved >= victim.flows, "{progress:?}, it had {}", victim.flows);
-    let is_drained = |status: &Status| status.runtime(victim.id).is_some_and(|process| process.state == "drained");
+    ensure!(
+        progress.done && !progress.failed && progress.moved >= victim.flows,
+        "{progress:?}, it had {}",
+        victim.flows
+    );
+    let is_drained = |status: &Status| {
+        status.runtime(victim.id).is_some_and(|process| process.state == "drained")
+    };
     network.running.wait_for("it is drained", PATIENCE, interrupt, is_drained)?;
     let status = network.running.status()?;
     ensure!(status.failovers.is_empty(), "to be drained is no failure: {:?}", status.failovers);
@@ -164,7 +193,11 @@ fn iperf3_goes_on_while_runtimes_are_drained(interrupt: &Interrupt) -> Result<()
             }
             ensure!(moved >= 2, "{moved} flows moved");
             let transfer = running.finish(&network)?;
-            let is_alive = if is_udp { transfer.datagrams > 200 && transfer.lost == 0 } else { transfer.bytes > 1_000_000 };
+            let is_alive = if is_udp {
+                transfer.datagrams > 200 && transfer.lost == 0
+            } else {
+                transfer.bytes > 1_000_000
+            };
             ensure!(is_alive, "by UDP {is_udp}, reverse {reverse}: {transfer:?}");
         }
     }
@@ -173,7 +206,15 @@ fn iperf3_goes_on_while_runtimes_are_drained(interrupt: &Interrupt) -> Result<()
 
 fn wait_for_state(network: &Network, id: u32, state: &str) -> Result<()> {
     let is_so = |status: &Status| status.runtime(id).is_some_and(|process| process.state == state);
-    network.running.wait_for(&format!("runtime {id} is {state}"), RECOVERY_LIMIT, network.lab.interrupt(), is_so).map(drop)
+    network
+        .running
+        .wait_for(
+            &format!("runtime {id} is {state}"),
+            RECOVERY_LIMIT,
+            network.lab.interrupt(),
+            is_so,
+        )
+        .map(drop)
 }
 
 /// Many orders; `victim` dies in the middle of one.
@@ -185,22 +226,34 @@ fn dies_meanwhile(interrupt: &Interrupt, is_target: bool) -> Result<()> {
         network.wait_protected()?;
         let source = network.running.busiest(None)?;
         let status = network.running.status()?;
-        let target = status.busiest_runtime(Some(source.id)).context("there is another runtime")?.clone();
+        let target =
+            status.busiest_runtime(Some(source.id)).context("there is another runtime")?.clone();
         let victim = if is_target { target.pid } else { source.pid };
-        let mut command = network.running.command(&format!("migrate --from {} --to {}", source.id, target.id));
+        let mut command =
+            network.running.command(&format!("migrate --from {} --to {}", source.id, target.id));
         let mut order = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         // A different moment each time: the simulator tests the moments themselves.
         std::thread::yield_now();
         if round > 0 {
-            let from = |status: &Status| status.runtime(source.id).is_none_or(|process| process.flows < source.flows);
+            let from = |status: &Status| {
+                status.runtime(source.id).is_none_or(|process| process.flows < source.flows)
+            };
             network.running.wait_for("the first flows have moved", LIMIT, interrupt, from)?;
         }
         signal_pid(victim, Signal::KILL)?;
         order.wait()?;
-        network.running.wait_for("the failure is seen to", RECOVERY_LIMIT, interrupt, |status| {
-            status.failovers.len() > round
-                && status.failovers.iter().all(|failover| failover.recovered_us.is_some() || failover.flows == 0)
-        })?;
+        network.running.wait_for(
+            "the failure is seen to",
+            RECOVERY_LIMIT,
+            interrupt,
+            |status| {
+                status.failovers.len() > round
+                    && status
+                        .failovers
+                        .iter()
+                        .all(|failover| failover.recovered_us.is_some() || failover.flows == 0)
+            },
+        )?;
         let connections = held.verify(interrupt)?;
         ensure!(connections.broken == 0, "round {round}: {connections:?}");
     }

@@ -19,7 +19,12 @@ const PACKETS: u32 = 100;
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("keep_alive_connections_live", 1, &[NGINX], keep_alive_connections_live),
-        light("the_next_incarnation_gets_the_flows_back", 1, &[], the_next_incarnation_gets_the_flows_back),
+        light(
+            "the_next_incarnation_gets_the_flows_back",
+            1,
+            &[],
+            the_next_incarnation_gets_the_flows_back,
+        ),
         alone(
             "how long packets stay away is measured, in packets",
             "datagrams_are_lost_at_most_in_the_failure",
@@ -49,7 +54,10 @@ fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
     let held = network.hold(VIRTUAL, 100)?;
     network.kill_each_runtime(|| ensure_unbroken(&held, interrupt))?;
     let status = network.running.status()?;
-    ensure!(status.may_forget == 10, "ten packets is what the configuration leaves it at: {status:?}");
+    ensure!(
+        status.may_forget == 10,
+        "ten packets is what the configuration leaves it at: {status:?}"
+    );
     drop(held);
     network.stop()
 }
@@ -60,15 +68,22 @@ fn the_next_incarnation_gets_the_flows_back(interrupt: &Interrupt) -> Result<()>
     let network = Network::start(&weak(Chain::Edge), interrupt)?;
     let (_echo, stream) = network.stream(12, 200)?;
     let owned = |status: &Status| status.runtimes().map(|one| one.flows).sum::<u64>();
-    network.running.wait_for("twelve flows are there", GIVE_UP, interrupt, |status| owned(status) == 12)?;
+    network
+        .running
+        .wait_for("twelve flows are there", GIVE_UP, interrupt, |status| owned(status) == 12)?;
     network.wait_protected()?;
     let before = network.running.status()?;
     let victim = network.running.busiest(None)?;
     let recovery = network.running.kill(&victim, true, GIVE_UP, interrupt)?;
     let failover = recovery.failover.context("the failure is not in the status")?;
-    ensure!(failover.flows == victim.flows && (failover.recovered, failover.lost) == (failover.flows, 0), "{failover:?}");
+    ensure!(
+        failover.flows == victim.flows
+            && (failover.recovered, failover.lost) == (failover.flows, 0),
+        "{failover:?}"
+    );
     let what = "every runtime has as many flows as before";
-    let flows = |status: &Status| status.runtimes().map(|one| (one.id, one.flows)).collect::<Vec<_>>();
+    let flows =
+        |status: &Status| status.runtimes().map(|one| (one.id, one.flows)).collect::<Vec<_>>();
     network.running.wait_for(what, GIVE_UP, interrupt, |status| flows(status) == flows(&before))?;
     drop(stream);
     network.stop()
@@ -88,13 +103,15 @@ fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()
 /// Uses up a flow's packets with pings, and kills its runtime after 40 of them. Returns
 /// the bound that the status gave, and the number of answered pings.
 fn pings_across_a_failure(protection: &'static str, interrupt: &Interrupt) -> Result<(u32, u32)> {
-    let network = Network::start(&Options { protection, ..Options::protected(Chain::Limited) }, interrupt)?;
+    let network =
+        Network::start(&Options { protection, ..Options::protected(Chain::Limited) }, interrupt)?;
     let mut command = network.topology.client.command("ping");
     command.args(["-n", "-q", "-c", "150", "-i", "0.1", "-W", "1", SERVER]);
     let mut process = Process::start(command, "ping", network.lab.scratch())?;
     let packets = |status: &Status| status.runtimes().map(|one| one.packets).sum::<u64>();
     let what = "forty packets are gone";
-    let status = network.running.wait_for(what, GIVE_UP, interrupt, |status| packets(status) >= 40)?;
+    let status =
+        network.running.wait_for(what, GIVE_UP, interrupt, |status| packets(status) >= 40)?;
     network.wait_protected()?;
     let gone = packets(&network.running.status()?);
     ensure!(gone < u64::from(PACKETS) - 20, "too late to show anything: {gone} packets are gone");

@@ -9,7 +9,9 @@ use holdfast_lab::running::Victim;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::soak;
-use holdfast_tests::standby::{Half, kill_half_of_nth_server, kill_half_of_server, nth_state_server};
+use holdfast_tests::standby::{
+    Half, kill_half_of_nth_server, kill_half_of_server, nth_state_server,
+};
 use holdfast_tests::transfer::LongDownload;
 use holdfast_tests::verdict::{ensure_perfect, ensure_served, ensure_unbroken};
 use rustix::process::Signal;
@@ -20,8 +22,18 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        light("connections_outlive_instances_and_the_server", 4, &[NGINX], connections_outlive_instances_and_the_server),
-        light("connections_outlive_instances_where_packets_leave_at_once", 4, &[NGINX], connections_at_once),
+        light(
+            "connections_outlive_instances_and_the_server",
+            4,
+            &[NGINX],
+            connections_outlive_instances_and_the_server,
+        ),
+        light(
+            "connections_outlive_instances_where_packets_leave_at_once",
+            4,
+            &[NGINX],
+            connections_at_once,
+        ),
         light("with_partitioned_pools", 4, &[NGINX], with_partitioned_pools),
         light("two_instances_die_together", 2, &[NGINX], two_instances_die_together),
         alone(
@@ -32,7 +44,12 @@ pub(crate) fn tests() -> Vec<Test> {
             datagrams,
         ),
         light("flows_move_and_their_new_instance_dies", 2, &[NGINX], flows_move),
-        light("most_flows_have_their_state_at_the_server_alone", 9, &[NGINX], most_states_are_absent),
+        light(
+            "most_flows_have_their_state_at_the_server_alone",
+            9,
+            &[NGINX],
+            most_states_are_absent,
+        ),
         light("flows_are_divided_among_three_servers", 8, &[NGINX], three_servers),
         light("nobody_notices_when_half_of_the_server_dies", 3, &[NGINX], half_of_the_server),
     ]
@@ -117,9 +134,17 @@ fn flows_move(interrupt: &Interrupt) -> Result<()> {
         let all = |status: &Status| status.runtimes().map(|one| one.flows).sum::<u64>() >= 200;
         network.running.wait_for("all flows are served", GIVE_UP, interrupt, all)?;
         let from = network.running.busiest(None)?;
-        let to = network.running.status()?.runtimes().find(|one| one.id != from.id).map(Victim::of).context("there are three")?;
+        let to = network
+            .running
+            .status()?
+            .runtimes()
+            .find(|one| one.id != from.id)
+            .map(Victim::of)
+            .context("there are three")?;
         network.running.ask(&format!("migrate --from {} --to {}", from.id, to.id))?;
-        let has_all = |status: &Status| status.runtime(to.id).is_some_and(|one| one.flows >= from.flows + to.flows);
+        let has_all = |status: &Status| {
+            status.runtime(to.id).is_some_and(|one| one.flows >= from.flows + to.flows)
+        };
         network.running.wait_for("the flows are there", GIVE_UP, interrupt, has_all)?;
         let victim = Victim { flows: from.flows + to.flows, ..to };
         network.running.kill(&victim, false, RECOVERY_LIMIT, interrupt)?;
@@ -134,7 +159,10 @@ fn flows_move(interrupt: &Interrupt) -> Result<()> {
 /// server's processes, a move, and the death of each instance.
 fn most_states_are_absent(interrupt: &Interrupt) -> Result<()> {
     let protection = "{ preset: rescue, resident_flows: 16 }";
-    let mut network = Network::start(&Options { more: PATIENT, ..paged(Chain::Balanced, protection) }, interrupt)?;
+    let mut network = Network::start(
+        &Options { more: PATIENT, ..paged(Chain::Balanced, protection) },
+        interrupt,
+    )?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 300)?;
     let (_echo, stream) = network.stream(60, 300)?;
@@ -145,11 +173,21 @@ fn most_states_are_absent(interrupt: &Interrupt) -> Result<()> {
         ensure_unbroken(&held, interrupt)?;
         let is_fetched = |status: &Status| status.fetched_states >= before + 200;
         network.running.wait_for("states were fetched", LIMIT, interrupt, is_fetched)?;
-        kill_half_of_server(&network, if round % 2 == 1 { Half::Standby } else { Half::Worker }, interrupt)?;
+        kill_half_of_server(
+            &network,
+            if round % 2 == 1 { Half::Standby } else { Half::Worker },
+            interrupt,
+        )?;
     }
     network.wait_protected()?;
     let from = network.running.busiest(None)?;
-    let to = network.running.status()?.runtimes().find(|one| one.id != from.id).map(Victim::of).context("there are three")?;
+    let to = network
+        .running
+        .status()?
+        .runtimes()
+        .find(|one| one.id != from.id)
+        .map(Victim::of)
+        .context("there are three")?;
     network.running.ask(&format!("migrate --from {} --to {}", from.id, to.id))?;
     let datagrams = stream.finish();
     ensure_perfect(&datagrams, 60, std::iter::once(&network.running))?;
@@ -168,13 +206,16 @@ fn most_states_are_absent(interrupt: &Interrupt) -> Result<()> {
 /// servers.
 fn three_servers(interrupt: &Interrupt) -> Result<()> {
     let more = "state_server: { servers: 3 }\n";
-    let mut network = Network::start(&Options { more, ..paged(Chain::Balanced, "rescue") }, interrupt)?;
+    let mut network =
+        Network::start(&Options { more, ..paged(Chain::Balanced, "rescue") }, interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 200)?;
     let mut download = LongDownload::start_in(&network, VIRTUAL, 4_000_000)?;
     network.wait_protected()?;
     let status = network.running.status()?;
-    let of_servers = (0..3).map(|number| Ok(nth_state_server(&status, number)?.pid)).collect::<Result<BTreeSet<u32>>>()?;
+    let of_servers = (0..3)
+        .map(|number| Ok(nth_state_server(&status, number)?.pid))
+        .collect::<Result<BTreeSet<u32>>>()?;
     ensure!(of_servers.len() == 3 && nth_state_server(&status, 3).is_err(), "{status:?}");
     let mut number = 0;
     network.kill_each_runtime(|| {
@@ -207,11 +248,18 @@ fn half_of_the_server(interrupt: &Interrupt) -> Result<()> {
     network.wait_protected()?;
     let mut download = LongDownload::start_in(&network, VIRTUAL, 4_000_000)?;
     for round in 0..if soak() { 20 } else { 8 } {
-        kill_half_of_server(&network, if round % 4 == 3 { Half::Standby } else { Half::Worker }, interrupt)?;
+        kill_half_of_server(
+            &network,
+            if round % 4 == 3 { Half::Standby } else { Half::Worker },
+            interrupt,
+        )?;
         download.goes_on(interrupt)?;
     }
     let status = network.running.status()?;
-    ensure!(status.protected() == Protected::Yes, "nothing has to be told to a server that goes on: {status:?}");
+    ensure!(
+        status.protected() == Protected::Yes,
+        "nothing has to be told to a server that goes on: {status:?}"
+    );
     let victim = network.running.busiest(None)?;
     network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt)?;
     ensure_unbroken(&held, interrupt)?;

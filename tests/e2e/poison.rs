@@ -5,7 +5,9 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Protected, Status};
 use holdfast_lab::{Interrupt, udp, until};
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, socket};
+use holdfast_tests::network::{
+    Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, socket,
+};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::traffic::{Plan, Traffic};
 use std::net::UdpSocket;
@@ -23,7 +25,12 @@ pub(crate) fn tests() -> Vec<Test> {
         light("it_ends_two_workers_and_no_third", 2, &[], it_ends_two_workers_and_no_third),
         light("it_stops_two_workers_and_no_third", 10, &[], it_stops_two_workers_and_no_third),
         light("a_contained_panic_counts", 3, &[], a_contained_panic_counts),
-        light("where_nothing_is_processed_again_it_ends_one", 3, &[], where_nothing_is_processed_again_it_ends_one),
+        light(
+            "where_nothing_is_processed_again_it_ends_one",
+            3,
+            &[],
+            where_nothing_is_processed_again_it_ends_one,
+        ),
     ]
 }
 
@@ -42,13 +49,21 @@ struct Scene {
 impl Scene {
     fn build(protection: &'static str, more: &'static str, interrupt: &Interrupt) -> Result<Scene> {
         let program = env!("CARGO_BIN_EXE_mortal");
-        let options = Options { protection, program, more, ports: "random", ..Options::protected(Chain::Mortal) };
+        let options = Options {
+            protection,
+            program,
+            more,
+            ports: "random",
+            ..Options::protected(Chain::Mortal)
+        };
         let network = Network::start(&options, interrupt)?;
         let (client, server) = (&network.topology.client, &network.topology.server);
         let plan = Plan { flows: 60, per_second: 400, connections: 4, ..Plan::default() };
         let echo = udp::Echo::start(server, socket(&format!("{SERVER}:7008")))?;
         let traffic = Traffic::start(client, server, plan)?;
-        until("flows are there", GIVE_UP, interrupt, || Ok((traffic.sum().flows >= 70).then_some(())))?;
+        until("flows are there", GIVE_UP, interrupt, || {
+            Ok((traffic.sum().flows >= 70).then_some(()))
+        })?;
         let socket = client.enter(begin)??;
         let scene = Scene { socket, _echo: echo, traffic, network };
         scene.answers(interrupt)?;
@@ -66,21 +81,34 @@ impl Scene {
         let before = self.traffic.sum();
         until("traffic goes on", GIVE_UP, interrupt, || {
             let sum = self.traffic.sum();
-            Ok((sum.came > before.came + 300 && sum.flows > before.flows + 5 && sum.streams > before.streams).then_some(()))
+            Ok((sum.came > before.came + 300
+                && sum.flows > before.flows + 5
+                && sum.streams > before.streams)
+                .then_some(()))
         })
     }
 
     /// Waits until the packet has been quarantined after `failures` failures, everything
     /// is protected, and the packet is in the capture.
-    fn wait_set_aside(&self, payload: &[u8], failures: usize, interrupt: &Interrupt) -> Result<Status> {
-        let status = self.network.running.wait_for("it is set aside", LIMIT, interrupt, |status| {
-            let is_over =
-                status.failovers.len() == failures && status.failovers.iter().all(|failover| failover.recovered_us.is_some());
-            drops(status, "quarantined") == 1 && is_over && status.protected() == Protected::Yes
-        })?;
+    fn wait_set_aside(
+        &self,
+        payload: &[u8],
+        failures: usize,
+        interrupt: &Interrupt,
+    ) -> Result<Status> {
+        let status =
+            self.network.running.wait_for("it is set aside", LIMIT, interrupt, |status| {
+                let is_over = status.failovers.len() == failures
+                    && status.failovers.iter().all(|failover| failover.recovered_us.is_some());
+                drops(status, "quarantined") == 1 && is_over && status.protected() == Protected::Yes
+            })?;
         let path = format!("{}.quarantine.pcapng", self.network.running.control().display());
-        let kept = until("it is in the capture", GIVE_UP, interrupt, || Ok(std::fs::read(&path).ok()))?;
-        ensure!(kept.windows(payload.len()).filter(|bytes| *bytes == payload).count() == 1, "{path} has it not, or twice");
+        let kept =
+            until("it is in the capture", GIVE_UP, interrupt, || Ok(std::fs::read(&path).ok()))?;
+        ensure!(
+            kept.windows(payload.len()).filter(|bytes| *bytes == payload).count() == 1,
+            "{path} has it not, or twice"
+        );
         Ok(status)
     }
 
@@ -131,15 +159,26 @@ fn it_stops_two_runtimes_and_no_third(interrupt: &Interrupt) -> Result<()> {
 /// With a local standby only the keeper handles the death: no runtime fails, and the flow
 /// lives.
 fn ends_two_workers(payload: &[u8], interrupt: &Interrupt) -> Result<()> {
-    let scene = Scene::build("{ preset: reinforce, level: local }", "detection: { hang_ms: 6000 }\n", interrupt)?;
+    let scene = Scene::build(
+        "{ preset: reinforce, level: local }",
+        "detection: { hang_ms: 6000 }\n",
+        interrupt,
+    )?;
     scene.socket.send(payload)?;
     let status = scene.wait_set_aside(payload, 0, interrupt)?;
-    let takeovers = |status: &Status| status.runtimes().filter_map(|one| one.local_standby).map(|one| one.takeovers).sum::<u64>();
+    let takeovers = |status: &Status| {
+        status.runtimes().filter_map(|one| one.local_standby).map(|one| one.takeovers).sum::<u64>()
+    };
     ensure!(takeovers(&status) == 2, "{status:?}");
     scene.answers(interrupt)?;
     scene.goes_on(interrupt)?;
     let status = scene.network.running.status()?;
-    ensure!(takeovers(&status) == 2 && status.failovers.is_empty() && drops(&status, "quarantined") == 1, "{status:?}");
+    ensure!(
+        takeovers(&status) == 2
+            && status.failovers.is_empty()
+            && drops(&status, "quarantined") == 1,
+        "{status:?}"
+    );
     scene.finish()
 }
 
@@ -158,7 +197,9 @@ fn a_contained_panic_counts(interrupt: &Interrupt) -> Result<()> {
     let payload = b"<panic!>";
     let scene = Scene::build(RARELY, PATIENT, interrupt)?;
     scene.socket.send(payload)?;
-    scene.network.running.wait_for("it panics", GIVE_UP, interrupt, |status| drops(status, "function_panicked") == 1)?;
+    scene.network.running.wait_for("it panics", GIVE_UP, interrupt, |status| {
+        drops(status, "function_panicked") == 1
+    })?;
     let flows: holdfast_control::flows::Flows =
         serde_json::from_str(&scene.network.running.ask("flows udp from any to any port 7008")?)?;
     let owner = flows.flows.first().context("the flow is there")?.owner;
@@ -178,7 +219,9 @@ fn where_nothing_is_processed_again_it_ends_one(interrupt: &Interrupt) -> Result
     let scene = Scene::build("nfvactor", PATIENT, interrupt)?;
     scene.socket.send(b"<abort!>")?;
     scene.network.running.wait_for("one has failed", LIMIT, interrupt, |status| {
-        status.failovers.len() == 1 && status.failovers[0].recovered_us.is_some() && status.protected() == Protected::Yes
+        status.failovers.len() == 1
+            && status.failovers[0].recovered_us.is_some()
+            && status.protected() == Protected::Yes
     })?;
     scene.answers(interrupt)?;
     scene.goes_on(interrupt)?;

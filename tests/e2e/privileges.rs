@@ -26,14 +26,22 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("each_process_has_what_its_work_takes", 4, &[], each_process_has_what_its_work_takes),
         light("an_ordinary_user_runs_a_box", 3, &[SETPRIV], an_ordinary_user_runs_a_box),
-        light("a_killed_guard_leaves_nobody_to_the_next", 4, &[], a_killed_guard_leaves_nobody_to_the_next),
+        light(
+            "a_killed_guard_leaves_nobody_to_the_next",
+            4,
+            &[],
+            a_killed_guard_leaves_nobody_to_the_next,
+        ),
     ]
 }
 
 /// A line of proc_pid_status(5).
 fn of_process(pid: u32, field: &str) -> Result<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field)).with_context(|| format!("{field} of {pid}"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field))
+        .with_context(|| format!("{field} of {pid}"))?;
     Ok(line.trim_start_matches(':').trim().to_owned())
 }
 
@@ -55,8 +63,16 @@ fn ensure_small(status: &Status) -> Result<()> {
             }
             ensure!(of_process(pid, "NoNewPrivs")? == "1", "{} {pid}", process.role);
             if ["runtime", "state-server"].contains(&process.role.as_str()) {
-                ensure!(of_process(pid, "Seccomp")? == "2", "{} {pid} has no filter of system calls", process.role);
-                ensure!(filters(pid)? > filters(guard)?, "{} {pid} has only its parent's filters", process.role);
+                ensure!(
+                    of_process(pid, "Seccomp")? == "2",
+                    "{} {pid} has no filter of system calls",
+                    process.role
+                );
+                ensure!(
+                    filters(pid)? > filters(guard)?,
+                    "{} {pid} has only its parent's filters",
+                    process.role
+                );
             }
         }
     }
@@ -80,11 +96,20 @@ fn each_process_has_what_its_work_takes(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&options, interrupt)?;
     network.wait_protected()?;
     let status = network.running.status()?;
-    ensure!(status.processes.iter().any(|process| process.role == ROLE_STATE_SERVER && process.pid != 0), "{status:?}");
+    ensure!(
+        status
+            .processes
+            .iter()
+            .any(|process| process.role == ROLE_STATE_SERVER && process.pid != 0),
+        "{status:?}"
+    );
     ensure_small(&status)?;
     network.stop()?;
 
-    let network = Network::start(&Options { more: "seccomp: false\n", ..Options::protected(Chain::Edge) }, interrupt)?;
+    let network = Network::start(
+        &Options { more: "seccomp: false\n", ..Options::protected(Chain::Edge) },
+        interrupt,
+    )?;
     let status = network.running.status()?;
     let guard = filters(status.guard().context("there is a guard")?.pid)?;
     for runtime in status.runtimes() {
@@ -115,7 +140,9 @@ fn an_ordinary_user_runs_a_box(interrupt: &Interrupt) -> Result<()> {
     command.args([format!("--inh-caps={CAPABILITIES}"), format!("--ambient-caps={CAPABILITIES}")]);
     command.arg(&program).arg("run").arg(&file).arg("--control").arg(&control);
     let mut process = Process::start(command, "holdfast", lab.scratch())?;
-    let said_ready = |process: &Process| Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()));
+    let said_ready = |process: &Process| {
+        Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()))
+    };
     process.wait_while_running("it is ready", GIVE_UP, interrupt, said_ready)?;
     let status = || -> Result<Status> {
         let client = holdfast_control::Client::new(Some(&control))?;
@@ -124,13 +151,18 @@ fn an_ordinary_user_runs_a_box(interrupt: &Interrupt) -> Result<()> {
     let before = status()?;
     ensure_small(&before)?;
     for process in before.processes.iter().filter(|process| process.pid != 0) {
-        ensure!(of_process(process.pid, "Uid")?.split_whitespace().all(|uid| uid == USER.to_string()), "{process:?}");
+        ensure!(
+            of_process(process.pid, "Uid")?.split_whitespace().all(|uid| uid == USER.to_string()),
+            "{process:?}"
+        );
     }
     let victim = before.runtimes().next().context("there is a runtime")?.clone();
     signal_pid(victim.pid, Signal::KILL)?;
     until("another incarnation serves", RECOVERY_LIMIT, interrupt, || {
         let next = status()?.runtime(victim.id).cloned();
-        Ok(next.is_some_and(|next| next.incarnation > victim.incarnation && next.state == "running").then_some(()))
+        Ok(next
+            .is_some_and(|next| next.incarnation > victim.incarnation && next.state == "running")
+            .then_some(()))
     })?;
     process.signal(Signal::TERM)?;
     let ended = process.wait(GIVE_UP, interrupt)?;
@@ -154,7 +186,8 @@ fn a_killed_guard_leaves_nobody_to_the_next(interrupt: &Interrupt) -> Result<()>
         // A supervisor reaps the guard before it starts the next box.
         running.process().wait(GIVE_UP, interrupt)?;
         running = RunningBox::start(&lab, &topology.router, &binary()?, &configuration)?;
-        let left: Vec<u32> = topology.router.pids()?.into_iter().filter(|pid| before.contains(pid)).collect();
+        let left: Vec<u32> =
+            topology.router.pids()?.into_iter().filter(|pid| before.contains(pid)).collect();
         ensure!(left.is_empty(), "{left:?} of the box before are there");
     }
     let ended = running.stop(GIVE_UP, interrupt)?;

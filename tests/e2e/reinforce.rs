@@ -34,7 +34,12 @@ pub(crate) fn tests() -> Vec<Test> {
             &[],
             datagrams_are_lost_at_most_in_the_failure,
         ),
-        light("a_count_is_made_again_from_the_log", 16, &[PING], a_count_is_made_again_from_the_log),
+        light(
+            "a_count_is_made_again_from_the_log",
+            16,
+            &[PING],
+            a_count_is_made_again_from_the_log,
+        ),
         light("a_runtime_dies_after_its_log", 2, &[NGINX], a_runtime_dies_after_its_log),
         cluster("each_host_dies", 10, &[NGINX, NFT], each_host_dies),
     ]
@@ -96,7 +101,9 @@ fn a_count_is_made_again_from_the_log(interrupt: &Interrupt) -> Result<()> {
     command.args(["-n", "-q", "-c", "150", "-i", "0.1", "-W", "1", SERVER]);
     let mut process = Process::start(command, "ping", network.lab.scratch())?;
     let packets = |status: &Status| status.runtimes().map(|one| one.packets).sum::<u64>();
-    network.running.wait_for("forty packets are gone", GIVE_UP, interrupt, |status| packets(status) >= 40)?;
+    network
+        .running
+        .wait_for("forty packets are gone", GIVE_UP, interrupt, |status| packets(status) >= 40)?;
     network.wait_protected()?;
     let gone = packets(&network.running.status()?);
     ensure!(gone < u64::from(PACKETS) - 20, "too late to show anything: {gone} packets are gone");
@@ -142,9 +149,11 @@ fn each_host_dies(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start_under(RARELY, interrupt)?;
     let held = cluster.hold(VIRTUAL, 100)?;
     cluster.wait_serving(SERVING[1], SERVING[0])?;
-    for (dead, on, serving) in
-        [(SERVING[0], SERVING[1], SERVING[1]), (SERVING[0], WITNESS, SERVING[1]), (SERVING[1], SERVING[0], SERVING[0])]
-    {
+    for (dead, on, serving) in [
+        (SERVING[0], SERVING[1], SERVING[1]),
+        (SERVING[0], WITNESS, SERVING[1]),
+        (SERVING[1], SERVING[0], SERVING[0]),
+    ] {
         cluster.wait_safe()?;
         cluster.kill(dead)?;
         cluster.wait_serving(on, serving)?;

@@ -9,7 +9,9 @@ use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
 use holdfast_lab::running::Victim;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::network::{CLIENT, Chain, INSIDE, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, SIX, ip};
+use holdfast_tests::network::{
+    CLIENT, Chain, INSIDE, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, SIX, ip,
+};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::sockets::{accepted, begin, exchange, listen, opened};
 use holdfast_tests::verdict::ensure_unbroken;
@@ -29,8 +31,18 @@ pub(crate) fn tests() -> Vec<Test> {
             &[NGINX],
             connections_stay_in_their_chain_when_the_rules_change,
         ),
-        light("tenants_have_runtimes_of_their_own", 3, &[NGINX], tenants_have_runtimes_of_their_own),
-        light("who_is_rejected_is_told_and_the_operator_sees_it", 3, &[], who_is_rejected_is_told_and_the_operator_sees_it),
+        light(
+            "tenants_have_runtimes_of_their_own",
+            3,
+            &[NGINX],
+            tenants_have_runtimes_of_their_own,
+        ),
+        light(
+            "who_is_rejected_is_told_and_the_operator_sees_it",
+            3,
+            &[],
+            who_is_rejected_is_told_and_the_operator_sees_it,
+        ),
     ]
 }
 
@@ -41,7 +53,9 @@ fn configuration(web: &str) -> String {
     let text = Options::protected(Chain::Edge).configuration();
     text.replace(
         "rules:\n  - { chain: office }",
-        &format!("{second}rules:\n  - {{ proto: tcp, ports: 80, chain: {web} }}\n  - {{ chain: office }}"),
+        &format!(
+            "{second}rules:\n  - {{ proto: tcp, ports: 80, chain: {web} }}\n  - {{ chain: office }}"
+        ),
     )
 }
 
@@ -77,17 +91,23 @@ fn connections_stay_in_their_chain_when_the_rules_change(interrupt: &Interrupt) 
     let web = format!("{SERVER}:80");
     let old = network.hold(&web, 20)?;
     let before = tcp_flows(&network)?;
-    ensure!(before.len() == 20 && before.values().all(|(chain, _)| chain == "office"), "{before:?}");
+    ensure!(
+        before.len() == 20 && before.values().all(|(chain, _)| chain == "office"),
+        "{before:?}"
+    );
 
     let trial = apply(&network, "trial.yaml", &configuration("second"), &["--dry-run"])?;
     ensure!(
-        trial.status.success() && String::from_utf8_lossy(&trial.stdout).contains("+ tcp from any to any port 80 -> second"),
+        trial.status.success()
+            && String::from_utf8_lossy(&trial.stdout)
+                .contains("+ tcp from any to any port 80 -> second"),
         "{trial:?}"
     );
     ensure!(version(&network)? == (1, true), "a trial changes nothing");
 
     let applied = apply(&network, "new.yaml", &configuration("second"), &["--json"])?;
-    let answer: serde_json::Value = serde_json::from_slice(&applied.stdout).with_context(|| format!("{applied:?}"))?;
+    let answer: serde_json::Value =
+        serde_json::from_slice(&applied.stdout).with_context(|| format!("{applied:?}"))?;
     ensure!(applied.status.success() && answer["rules"]["now"] == 2, "{answer}");
     ensure!(version(&network)? == (2, true), "what is applied is in force");
     let new = network.hold(&web, 20)?;
@@ -104,10 +124,13 @@ fn connections_stay_in_their_chain_when_the_rules_change(interrupt: &Interrupt) 
     let datagrams = stream.finish();
     ensure!((datagrams.lost, datagrams.doubled, datagrams.changed) == (0, 0, 0), "{datagrams:?}");
 
-    let refused = apply(&network, "refused.yaml", &configuration("office").replace("lan0", "lan1"), &[])?;
+    let refused =
+        apply(&network, "refused.yaml", &configuration("office").replace("lan0", "lan1"), &[])?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(
-        refused.status.code() == Some(78) && said.contains("`ports.lan.device`") && said.contains("nothing was changed"),
+        refused.status.code() == Some(78)
+            && said.contains("`ports.lan.device`")
+            && said.contains("nothing was changed"),
         "{said}"
     );
     ensure!(version(&network)? == (2, true), "a file that is refused changes nothing");
@@ -128,18 +151,31 @@ fn connections_stay_in_their_chain_when_the_rules_change(interrupt: &Interrupt) 
 fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
     let options = Options::protected(Chain::Edge);
     let text = configuration("second")
-        .replace("    protection: nfvactor\nrules:", "    protection: nfvactor\n    cluster: gold\nrules:")
-        .replace("runtimes: { min: 3, max: 3 }\n", "runtimes: 2\nclusters: { gold: { runtimes: 2 } }\n");
+        .replace(
+            "    protection: nfvactor\nrules:",
+            "    protection: nfvactor\n    cluster: gold\nrules:",
+        )
+        .replace(
+            "runtimes: { min: 3, max: 3 }\n",
+            "runtimes: 2\nclusters: { gold: { runtimes: 2 } }\n",
+        );
     let mut network = Network::start_with(&options, &text, interrupt)?;
     network.serve_web()?;
     let (_echo, stream) = network.stream(20, 200)?;
     let held = network.hold(&format!("{SERVER}:80"), 20)?;
     let clusters = |network: &Network| -> Result<BTreeMap<u32, String>> {
         let status = network.running.status()?;
-        Ok(status.runtimes().map(|runtime| (runtime.id, runtime.cluster.clone().unwrap_or_default())).collect())
+        Ok(status
+            .runtimes()
+            .map(|runtime| (runtime.id, runtime.cluster.clone().unwrap_or_default()))
+            .collect())
     };
     let expected: Vec<String> = ["default", "default", "gold", "gold"].map(str::to_owned).to_vec();
-    ensure!(clusters(&network)?.into_values().collect::<Vec<_>>() == expected, "{:?}", network.running.status()?);
+    ensure!(
+        clusters(&network)?.into_values().collect::<Vec<_>>() == expected,
+        "{:?}",
+        network.running.status()?
+    );
     let check = |network: &Network| {
         let clusters = clusters(network)?;
         let flows: Flows = serde_json::from_str(&network.running.ask("flows")?)?;
@@ -148,7 +184,9 @@ fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
             let expected = if flow.chain.as_deref() == Some("second") { "gold" } else { "default" };
             let nodes = [Some(flow.owner), flow.replica].into_iter().flatten();
             ensure!(
-                nodes.map(|node| clusters.get(&node)).all(|cluster| cluster.is_some_and(|cluster| cluster == expected)),
+                nodes
+                    .map(|node| clusters.get(&node))
+                    .all(|cluster| cluster.is_some_and(|cluster| cluster == expected)),
                 "{flow:?}"
             );
             ensure!((flow.protocol == 6) == (expected == "gold"), "{flow:?}");
@@ -171,7 +209,10 @@ fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
         }
     }
     let datagrams = stream.finish();
-    ensure!(datagrams.flows_alive == 20 && datagrams.lost == 0, "the other tenant's runtimes did not die: {datagrams:?}");
+    ensure!(
+        datagrams.flows_alive == 20 && datagrams.lost == 0,
+        "the other tenant's runtimes did not die: {datagrams:?}"
+    );
     drop(held);
     network.stop()
 }
@@ -182,7 +223,9 @@ const REJECTS_TCP: &str = "reject log tcp on lan to any port 81";
 const REJECTS_UDP: &str = "reject log udp on lan to any port 82";
 
 fn rejecting() -> String {
-    let others: String = (0..OTHERS).map(|at| format!("            - deny tcp on lan to any port {}\n", 20_000 + at)).collect();
+    let others: String = (0..OTHERS)
+        .map(|at| format!("            - deny tcp on lan to any port {}\n", 20_000 + at))
+        .collect();
     format!(
         "cluster: branch\nports:\n  lan: {{ device: lan0, address: [ {INSIDE}/24, \"{}/64\" ] }}\n  \
          wan: {{ device: wan0, address: [ 192.0.2.2/24, \"{}/64\" ], gateway: {SERVER} }}\n\
@@ -227,44 +270,79 @@ fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Re
             socket.set_read_timeout(Some(Duration::from_secs(1)))?;
             // Linux reports ICMP type 3, code 13 as EHOSTUNREACH, and ICMPv6 type 1, code
             // 1 as EACCES.
-            let wanted = if ip(peer).is_ipv4() { ErrorKind::HostUnreachable } else { ErrorKind::PermissionDenied };
-            until("the sender of a datagram hears that it is prohibited", PATIENCE, interrupt, || {
-                let told = socket.send(b"anybody").and_then(|_| socket.recv(&mut [0; 16]));
-                Ok(told.is_err_and(|error| error.kind() == wanted).then_some(()))
-            })?;
+            let wanted = if ip(peer).is_ipv4() {
+                ErrorKind::HostUnreachable
+            } else {
+                ErrorKind::PermissionDenied
+            };
+            until(
+                "the sender of a datagram hears that it is prohibited",
+                PATIENCE,
+                interrupt,
+                || {
+                    let told = socket.send(b"anybody").and_then(|_| socket.recv(&mut [0; 16]));
+                    Ok(told.is_err_and(|error| error.kind() == wanted).then_some(()))
+                },
+            )?;
         }
         Ok(())
     };
     are_refused()?;
     let counted = |status: &Status, rule: &str| {
-        let known = status.statistics.iter().find(|known| known.function == "firewall" && known.name == "rules");
-        known.filter(|known| known.values.len() == usize::from(OTHERS) + 4).and_then(|known| known.value(rule))
+        let known = status
+            .statistics
+            .iter()
+            .find(|known| known.function == "firewall" && known.name == "rules");
+        known
+            .filter(|known| known.values.len() == usize::from(OTHERS) + 4)
+            .and_then(|known| known.value(rule))
     };
-    let status = network.running.wait_for("rejections are counted at their rules", PATIENCE, interrupt, |status| {
-        [REJECTS_TCP, REJECTS_UDP].iter().all(|rule| counted(status, rule) >= Some(2))
-    })?;
-    ensure!(counted(&status, "allow tcp on lan") == Some(1) && counted(&status, "deny tcp on lan to any port 20000") == Some(0));
+    let status = network.running.wait_for(
+        "rejections are counted at their rules",
+        PATIENCE,
+        interrupt,
+        |status| [REJECTS_TCP, REJECTS_UDP].iter().all(|rule| counted(status, rule) >= Some(2)),
+    )?;
+    ensure!(
+        counted(&status, "allow tcp on lan") == Some(1)
+            && counted(&status, "deny tcp on lan to any port 20000") == Some(0)
+    );
     for (number, (own, peer)) in (31_001..).zip(families) {
         for (protocol, to, rule) in [("tcp", 81, REJECTS_TCP), ("udp", 82, REJECTS_UDP)] {
-            let line = format!("chain office: firewall: {protocol} {} > {} at port lan: {rule}", at(own, number), at(peer, to));
-            until(&line, PATIENCE, interrupt, || Ok(network.running.stderr().contains(&line).then_some(())))?;
+            let line = format!(
+                "chain office: firewall: {protocol} {} > {} at port lan: {rule}",
+                at(own, number),
+                at(peer, to)
+            );
+            until(&line, PATIENCE, interrupt, || {
+                Ok(network.running.stderr().contains(&line).then_some(()))
+            })?;
         }
     }
 
-    let runtimes: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    let runtimes: Vec<u32> =
+        network.running.status()?.runtimes().map(|process| process.id).collect();
     for id in runtimes {
         network.wait_protected()?;
         let status = network.running.status()?;
-        let victim = Victim::of(status.runtime(id).with_context(|| format!("runtime {id} is not in {status:?}"))?);
+        let victim = Victim::of(
+            status.runtime(id).with_context(|| format!("runtime {id} is not in {status:?}"))?,
+        );
         signal_pid(victim.pid, Signal::KILL)?;
         are_refused()?;
         network.wait_recovered(&victim)?;
     }
     exchange(&opener, &acceptor)?;
     for (connections, datagrams) in &listeners {
-        ensure!(connections.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "a rejected connection arrived");
+        ensure!(
+            connections.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+            "a rejected connection arrived"
+        );
         let came = datagrams.recv_from(&mut [0; 16]);
-        ensure!(came.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "a rejected datagram arrived: {came:?}");
+        ensure!(
+            came.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+            "a rejected datagram arrived: {came:?}"
+        );
     }
     network.stop()
 }

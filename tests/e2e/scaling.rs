@@ -15,8 +15,7 @@ use std::time::Duration;
 /// the test adds load until it is enough. The calm must last for fifteen seconds, so that
 /// the numbered datagrams run long before the cluster shrinks. A runtime that gets no
 /// processor for a while is no failure here.
-const ELASTIC: &str =
-    "scaling: { period_ms: 200, busy_percent: 20, idle_percent: 15, calm_periods: 75 }\ndetection: { hang_ms: 10000 }\n";
+const ELASTIC: &str = "scaling: { period_ms: 200, busy_percent: 20, idle_percent: 15, calm_periods: 75 }\ndetection: { hang_ms: 10000 }\n";
 /// Time limit for growing or shrinking.
 const LIMIT: Duration = Duration::from_secs(90);
 /// The time that one step of the load has to make the cluster grow.
@@ -43,7 +42,8 @@ fn count(status: &Status, state: &str) -> usize {
 fn load_until_it_grows(network: &Network, interrupt: &Interrupt) -> Result<Vec<udp::Stream>> {
     let mut load = Vec::new();
     for step in 1..=STEPS {
-        let plan = udp::Plan { server: socket(&format!("{SERVER}:7007")), flows: 20, per_second: LOAD };
+        let plan =
+            udp::Plan { server: socket(&format!("{SERVER}:7007")), flows: 20, per_second: LOAD };
         load.push(udp::Stream::start(&network.topology.client, plan)?);
         let has_grown = |status: &Status| count(status, STATE_RUNNING) == 3;
         match network.running.wait_for("the cluster has grown", STEP, interrupt, has_grown) {
@@ -65,38 +65,51 @@ fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Res
     let mut network = Network::start_with(&options, &configuration, interrupt)?;
     network.serve_web()?;
     let status = network.running.status()?;
-    ensure!((count(&status, STATE_RUNNING), count(&status, "spare")) == (2, 1), "at first: {status:?}");
+    ensure!(
+        (count(&status, STATE_RUNNING), count(&status, "spare")) == (2, 1),
+        "at first: {status:?}"
+    );
     let held = keepalive::KeepAlive::open(&network.topology.client, &many(300), interrupt)?;
 
     let (_echo, first) = network.stream(1, 10)?;
     drop(first);
     let load = load_until_it_grows(&network, interrupt)?;
     let has_flows = |status: &Status| status.runtimes().all(|process| process.flows > 0);
-    network.running.wait_for("flows have moved to the third runtime", LIMIT, interrupt, has_flows)?;
+    network.running.wait_for(
+        "flows have moved to the third runtime",
+        LIMIT,
+        interrupt,
+        has_flows,
+    )?;
     drop(load);
 
     let numbered = || {
         let server = socket(&format!("{SERVER}:7007"));
-        udp::Stream::start(&network.topology.client, udp::Plan { server, flows: 60, per_second: 600 })
+        udp::Stream::start(
+            &network.topology.client,
+            udp::Plan { server, flows: 60, per_second: 600 },
+        )
     };
     // The load may still cost datagrams that wait in its queues or behind them: the count
     // begins when no more are lost.
     holdfast_lab::until("the load's queues are empty", LIMIT, interrupt, || {
         let probe = numbered()?;
-        holdfast_lab::until("the probe is sent", LIMIT, interrupt, || Ok((probe.datagrams().sent >= 600).then_some(())))?;
+        holdfast_lab::until("the probe is sent", LIMIT, interrupt, || {
+            Ok((probe.datagrams().sent >= 600).then_some(()))
+        })?;
         let datagrams = probe.finish();
         Ok(((datagrams.lost, datagrams.changed) == (0, 0)).then_some(()))
     })?;
     let ledger = numbered()?;
-    holdfast_lab::until(
-        "numbered datagrams return",
-        PATIENCE,
-        interrupt,
-        || Ok((ledger.datagrams().returned > 0).then_some(())),
-    )?;
+    holdfast_lab::until("numbered datagrams return", PATIENCE, interrupt, || {
+        Ok((ledger.datagrams().returned > 0).then_some(()))
+    })?;
     let status = network.running.status()?;
     let failures = status.failovers.len();
-    ensure!(count(&status, STATE_RUNNING) == 3, "it has shrunk before the datagrams were counted: {status:?}");
+    ensure!(
+        count(&status, STATE_RUNNING) == 3,
+        "it has shrunk before the datagrams were counted: {status:?}"
+    );
     network.running.wait_for("the cluster has shrunk", LIMIT, interrupt, |status| {
         (count(status, STATE_RUNNING), count(status, "spare")) == (2, 1)
     })?;

@@ -8,7 +8,9 @@ use holdfast_lab::Interrupt;
 use holdfast_lab::requirements::*;
 use holdfast_lab::wait::until;
 use holdfast_tests::crowd::{Apart, Crowd, Mirror};
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, SERVER, SERVER_2, VIRTUAL, socket};
+use holdfast_tests::network::{
+    Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, SERVER, SERVER_2, VIRTUAL, socket,
+};
 use holdfast_tests::ping::Ping;
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::soak;
@@ -21,15 +23,35 @@ use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        light("connections_outlive_server_and_runtimes", 7, &[NGINX], connections_outlive_server_and_runtimes),
-        light("datagrams_do_not_notice_the_servers_end", 2, &[], datagrams_do_not_notice_the_servers_end),
-        light("a_server_that_stands_still_is_replaced", 3, &[], a_server_that_stands_still_is_replaced),
+        light(
+            "connections_outlive_server_and_runtimes",
+            7,
+            &[NGINX],
+            connections_outlive_server_and_runtimes,
+        ),
+        light(
+            "datagrams_do_not_notice_the_servers_end",
+            2,
+            &[],
+            datagrams_do_not_notice_the_servers_end,
+        ),
+        light(
+            "a_server_that_stands_still_is_replaced",
+            3,
+            &[],
+            a_server_that_stands_still_is_replaced,
+        ),
         light("statistics_are_what_clients_do", 3, &[NGINX], statistics_are_what_clients_do),
         light("connections_of_six_instances_have_ports_of_their_own", 8, &[], ports_of_their_own),
         light("connections_whose_home_is_the_server_have_too", 14, &[], ports_at_home),
         light("a_pool_that_is_used_up_refuses_new_flows_only", 9, &[], a_pool_that_is_used_up),
         light("numbers_of_flows_that_have_ended_rest_whatever_fails", 106, &[], numbers_rest),
-        light("flows_come_back_from_snapshots_and_logs_with_their_ports", 4, &[NGINX], flows_come_back_with_their_ports),
+        light(
+            "flows_come_back_from_snapshots_and_logs_with_their_ports",
+            4,
+            &[NGINX],
+            flows_come_back_with_their_ports,
+        ),
     ]
 }
 
@@ -79,7 +101,8 @@ fn ensure_whole(network: &Network) -> Result<()> {
 /// At least `count` flows have an outside address and port; no two have the same.
 fn ensure_translated(network: &Network, count: usize) -> Result<()> {
     let flows: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000")?)?;
-    let outside: BTreeSet<String> = flows.flows.iter().map(|flow| flow.translated_source.clone()).collect();
+    let outside: BTreeSet<String> =
+        flows.flows.iter().map(|flow| flow.translated_source.clone()).collect();
     ensure!(
         outside.len() == flows.flows.len() && outside.len() >= count,
         "{} flows have {} ports",
@@ -93,7 +116,9 @@ fn ensure_translated(network: &Network, count: usize) -> Result<()> {
 /// existing flows, so it waits for them first.
 fn wait_flows(network: &Network, count: u64, interrupt: &Interrupt) -> Result<()> {
     let flows = |status: &Status| status.runtimes().map(|one| one.flows).sum::<u64>();
-    network.running.wait_for("the flows are there", GIVE_UP, interrupt, |status| flows(status) >= count)?;
+    network
+        .running
+        .wait_for("the flows are there", GIVE_UP, interrupt, |status| flows(status) >= count)?;
     network.wait_protected()
 }
 
@@ -131,39 +156,53 @@ fn statistics_are_what_clients_do(interrupt: &Interrupt) -> Result<()> {
     for protection in [REPLICATED, "rescue", "nfvactor"] {
         let is_served = protection != "nfvactor";
         let options = served(Chain::Balanced, protection);
-        let configuration = options.configuration().replace("    functions:\n", "    functions:\n      - monitor\n");
+        let configuration = options
+            .configuration()
+            .replace("    functions:\n", "    functions:\n      - monitor\n");
         let mut network = Network::start_with(&options, &configuration, interrupt)?;
         network.serve_web()?;
         let (echo, stream) = network.stream(DATAGRAM_FLOWS, 500)?;
         wait_flows(&network, DATAGRAM_FLOWS as u64, interrupt)?;
         let wait_counted = |what: &str, is_so: &dyn Fn(&BTreeMap<String, i64>) -> bool| {
             let counters = |status: &Status| numbers(status, "monitor", "counters");
-            network.running.wait_for(what, GIVE_UP, interrupt, |status| is_so(&counters(status))).map(|status| counters(&status))
+            network
+                .running
+                .wait_for(what, GIVE_UP, interrupt, |status| is_so(&counters(status)))
+                .map(|status| counters(&status))
         };
-        wait_counted("datagrams are counted while they come", &|counted| counted.get("packets") >= Some(&500))?;
+        wait_counted("datagrams are counted while they come", &|counted| {
+            counted.get("packets") >= Some(&500)
+        })?;
         let datagrams = stream.finish();
         ensure_served(&datagrams, DATAGRAM_FLOWS, 1)?;
         drop(echo);
         let packets = (datagrams.sent + datagrams.returned) as i64;
         let is_exact = |counted: &BTreeMap<String, i64>| {
-            counted.get("flows") == Some(&(DATAGRAM_FLOWS as i64)) && counted.get("packets") == Some(&packets)
+            counted.get("flows") == Some(&(DATAGRAM_FLOWS as i64))
+                && counted.get("packets") == Some(&packets)
         };
         wait_counted("every datagram is counted once", &is_exact)?;
         let mut held = vec![network.hold(VIRTUAL, HELD)?];
         wait_balanced(&network, HELD, interrupt)?;
         if is_served {
             network.wait_protected()?;
-            let before = numbers(&network.running.status()?, "monitor", "counters").get("packets").copied().unwrap_or(0);
+            let before = numbers(&network.running.status()?, "monitor", "counters")
+                .get("packets")
+                .copied()
+                .unwrap_or(0);
             network.strike_server(Signal::KILL)?;
             wait_balanced(&network, HELD, interrupt)?;
             // Many more packets, so that the number cannot come from the server's
             // previous incarnation.
             wait_counted("what those that live have counted is counted again", &|counted| {
                 let packets = counted.get("packets").copied().unwrap_or(0);
-                counted.get("flows") == Some(&((DATAGRAM_FLOWS + HELD) as i64)) && packets > before + 1_000
+                counted.get("flows") == Some(&((DATAGRAM_FLOWS + HELD) as i64))
+                    && packets > before + 1_000
             })?;
         }
-        let counted = wait_counted("connections are counted", &|counted| counted.get("packets") > Some(&packets))?;
+        let counted = wait_counted("connections are counted", &|counted| {
+            counted.get("packets") > Some(&packets)
+        })?;
         network.wait_protected()?;
         let victim = network.running.busiest(None)?;
         network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt)?;
@@ -186,7 +225,8 @@ fn statistics_are_what_clients_do(interrupt: &Interrupt) -> Result<()> {
 
 /// The values that a function counts or measures under this name.
 fn numbers(status: &Status, function: &str, name: &str) -> BTreeMap<String, i64> {
-    let values = status.statistic(function, name).into_iter().flat_map(|statistic| &statistic.values);
+    let values =
+        status.statistic(function, name).into_iter().flat_map(|statistic| &statistic.values);
     values.map(|value| (value.name.clone(), value.value)).collect()
 }
 
@@ -195,9 +235,15 @@ fn numbers(status: &Status, function: &str, name: &str) -> BTreeMap<String, i64>
 fn wait_balanced(network: &Network, count: usize, interrupt: &Interrupt) -> Result<()> {
     let loads = |status: &Status| numbers(status, "load_balancer", "flows");
     let is_so = |status: &Status| loads(status).values().sum::<i64>() == count as i64;
-    let status = network.running.wait_for("the gauge says how many connections there are", GIVE_UP, interrupt, is_so)?;
+    let status = network.running.wait_for(
+        "the gauge says how many connections there are",
+        GIVE_UP,
+        interrupt,
+        is_so,
+    )?;
     let loads = loads(&status);
-    let (least, most) = (loads.values().min().copied().unwrap_or(0), loads.values().max().copied().unwrap_or(0));
+    let (least, most) =
+        (loads.values().min().copied().unwrap_or(0), loads.values().max().copied().unwrap_or(0));
     ensure!(loads.len() == 2 && most - least <= count as i64 / 4, "{loads:?}");
     Ok(())
 }
@@ -217,12 +263,17 @@ fn ports_at_home(interrupt: &Interrupt) -> Result<()> {
 fn thousands(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     const AT_ONCE: usize = 100;
     let count = if soak() { 20_000 } else { 4_000 };
-    let options = Options { more: "limits: { flows: 65536, buffers: 32768 }\n", ..served(Chain::Edge, protection) };
+    let options = Options {
+        more: "limits: { flows: 65536, buffers: 32768 }\n",
+        ..served(Chain::Edge, protection)
+    };
     let configuration = options.configuration().replace("{ min: 3, max: 3 }", "{ min: 6, max: 6 }");
     let network = Network::start_with(&options, &configuration, interrupt)?;
     let addresses = [SERVER, SERVER_2].map(|address| socket(&format!("{address}:80")));
-    let _mirrors =
-        addresses.iter().map(|address| Apart::mirror(&network.topology.server, *address)).collect::<Result<Vec<_>>>()?;
+    let _mirrors = addresses
+        .iter()
+        .map(|address| Apart::mirror(&network.topology.server, *address))
+        .collect::<Result<Vec<_>>>()?;
     let crowds = addresses.iter().map(|address| Apart::crowd(&network.topology.client, *address));
     let mut crowds = crowds.collect::<Result<Vec<_>>>()?;
     crowds.iter_mut().try_for_each(|crowd| crowd.begin_open(count / 2, AT_ONCE))?;
@@ -255,7 +306,8 @@ fn thousands(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
 fn a_pool_that_is_used_up(interrupt: &Interrupt) -> Result<()> {
     const PORTS: usize = 256;
     const WITHIN: Duration = Duration::from_secs(30);
-    let options = Options { pool: "192.0.2.32/32", ports: "2000-2255", ..served(Chain::Edge, REPLICATED) };
+    let options =
+        Options { pool: "192.0.2.32/32", ports: "2000-2255", ..served(Chain::Edge, REPLICATED) };
     let network = Network::start(&options, interrupt)?;
     let address = socket(&format!("{SERVER}:80"));
     let _mirror = Mirror::start(&network.topology.server, address)?;
@@ -267,7 +319,10 @@ fn a_pool_that_is_used_up(interrupt: &Interrupt) -> Result<()> {
         let refused = network.running.status()?.dropped("pool_empty");
         // A server that has just started does not know at once that no port is free.
         until("one that finds no port is counted", WITHIN, interrupt, || {
-            let more = network.topology.client.enter(|| TcpStream::connect_timeout(&address, Duration::from_millis(1500)))?;
+            let more = network
+                .topology
+                .client
+                .enter(|| TcpStream::connect_timeout(&address, Duration::from_millis(1500)))?;
             ensure!(more.is_err(), "there was one port more than there are");
             Ok((network.running.status()?.dropped("pool_empty") > refused).then_some(()))
         })?;
@@ -294,10 +349,20 @@ fn numbers_rest(interrupt: &Interrupt) -> Result<()> {
         // Two minutes are a box's default.
         let (protections, rests) = match soak() {
             true => ([REPLICATED, "rescue"], 120),
-            false => (["{ preset: nfvactor, shared: state-server, hold_s: 32 }", "{ preset: rescue, hold_s: 32 }"], 32),
+            false => (
+                [
+                    "{ preset: nfvactor, shared: state-server, hold_s: 32 }",
+                    "{ preset: rescue, hold_s: 32 }",
+                ],
+                32,
+            ),
         };
-        let boxes = protections.map(|protection| scope.spawn(move || numbers_rest_under(protection, rests, interrupt)));
-        boxes.into_iter().try_for_each(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let boxes = protections.map(|protection| {
+            scope.spawn(move || numbers_rest_under(protection, rests, interrupt))
+        });
+        boxes
+            .into_iter()
+            .try_for_each(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }
 
@@ -309,7 +374,8 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
     // The first identifiers, whose flows stay; those that fall silent; and those that
     // come when no number is left.
     let (stay, silent, late) = (1..=USED / 2, USED / 2 + 1..=USED, 1001..=1000 + USED / 2);
-    let options = Options { pool: "192.0.2.32/32", ports: "2000-2255", ..served(Chain::Edge, protection) };
+    let options =
+        Options { pool: "192.0.2.32/32", ports: "2000-2255", ..served(Chain::Edge, protection) };
     let network = Network::start(&options, interrupt)?;
     let mut ping = Ping::new(&network.topology.client, SERVER.parse()?)?;
     let everybody = || stay.clone().chain(silent.clone());
@@ -319,20 +385,30 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
     })?;
     let mappings = |network: &Network| -> Result<BTreeMap<u16, String>> {
         let flows: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000")?)?;
-        Ok(flows.flows.iter().map(|flow| (flow.source_port(), flow.translated_source.clone())).collect())
+        Ok(flows
+            .flows
+            .iter()
+            .map(|flow| (flow.source_port(), flow.translated_source.clone()))
+            .collect())
     };
     let before = mappings(&network)?;
     network.wait_protected()?;
-    let refused = |network: &Network| -> Result<u64> { Ok(network.running.status()?.dropped("pool_empty")) };
+    let refused =
+        |network: &Network| -> Result<u64> { Ok(network.running.status()?.dropped("pool_empty")) };
     until("who finds none is counted", GIVE_UP, interrupt, || {
         let gone = refused(&network)?;
         let answered = ping.ask(late.clone(), ANSWER)?;
-        ensure!(answered.is_empty(), "{answered:?} were answered, and there was nothing left for them");
+        ensure!(
+            answered.is_empty(),
+            "{answered:?} were answered, and there was nothing left for them"
+        );
         Ok((refused(&network)? > gone).then_some(()))
     })?;
     // A later packet cannot prolong a silent flow beyond this time.
     let since = Instant::now();
-    until("once more", GIVE_UP, interrupt, || Ok((ping.ask(silent.clone(), ANSWER)?.len() == silent.len()).then_some(())))?;
+    until("once more", GIVE_UP, interrupt, || {
+        Ok((ping.ask(silent.clone(), ANSWER)?.len() == silent.len()).then_some(()))
+    })?;
     let kill_an_instance = || -> Result<()> {
         network.wait_protected()?;
         let victim = network.running.busiest(None)?;
@@ -373,7 +449,10 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
     let answered = ping.ask(stay.clone(), GIVE_UP)?;
     ensure!(answered.len() == stay.len(), "only {answered:?} are still there");
     let after = mappings(&network)?;
-    ensure!(stay.clone().all(|id| before.contains_key(&id) && before.get(&id) == after.get(&id)), "{before:?} became {after:?}");
+    ensure!(
+        stay.clone().all(|id| before.contains_key(&id) && before.get(&id) == after.get(&id)),
+        "{before:?} became {after:?}"
+    );
     ensure_translated(&network, usize::from(USED))?;
     ensure_whole(&network)?;
     network.stop()
@@ -382,7 +461,10 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
 /// The server that assigns ports and the place where flows survive are independent
 /// settings.
 fn flows_come_back_with_their_ports(interrupt: &Interrupt) -> Result<()> {
-    for protection in ["{ preset: nfactor, shared: state-server }", "{ preset: reinforce, shared: state-server, hold_s: 1 }"] {
+    for protection in [
+        "{ preset: nfactor, shared: state-server }",
+        "{ preset: reinforce, shared: state-server, hold_s: 1 }",
+    ] {
         let mut network = Network::start(&served(Chain::Balanced, protection), interrupt)?;
         network.serve_web()?;
         let held = network.hold(VIRTUAL, 100)?;

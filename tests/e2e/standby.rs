@@ -10,7 +10,9 @@ use holdfast_lab::requirements::*;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::soak;
-use holdfast_tests::standby::{BOTH, Half, LOCAL, busiest, is_ready, keeper, kill_half_of_server, kill_worker, state_server};
+use holdfast_tests::standby::{
+    BOTH, Half, LOCAL, busiest, is_ready, keeper, kill_half_of_server, kill_worker, state_server,
+};
 use holdfast_tests::transfer::LongDownload;
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use rustix::process::Signal;
@@ -18,10 +20,20 @@ use rustix::process::Signal;
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("datagrams_do_not_notice_kills", 4, &[], datagrams_do_not_notice_kills),
-        light("a_worker_that_stands_still_is_replaced", 4, &[], a_worker_that_stands_still_is_replaced),
+        light(
+            "a_worker_that_stands_still_is_replaced",
+            4,
+            &[],
+            a_worker_that_stands_still_is_replaced,
+        ),
         light("worker_and_standby_die_together", 2, &[NGINX], worker_and_standby_die_together),
         light("a_keeper_takes_nobody_along", 4, &[NGINX], a_keeper_takes_nobody_along),
-        light("a_state_server_outlives_its_keeper", 4, &[NGINX], a_state_server_outlives_its_keeper),
+        light(
+            "a_state_server_outlives_its_keeper",
+            4,
+            &[NGINX],
+            a_state_server_outlives_its_keeper,
+        ),
         light("a_download_goes_on", 2, &[NGINX, CURL], a_download_goes_on),
         light("two_levels_keep_apart", 2, &[NGINX], two_levels_keep_apart),
     ]
@@ -57,7 +69,9 @@ fn a_worker_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     let (victim, standby) = busiest(&network.running.status()?)?;
     signal_pid(victim.pid, Signal::STOP)?;
     network.running.wait_for("the standby has taken over", GIVE_UP, interrupt, |status| {
-        status.runtime(victim.id).is_some_and(|now| now.pid == standby.pid && now.incarnation == victim.incarnation)
+        status
+            .runtime(victim.id)
+            .is_some_and(|now| now.pid == standby.pid && now.incarnation == victim.incarnation)
     })?;
     network.running.wait_for("it is safe again", GIVE_UP, interrupt, is_ready)?;
     ensure_perfect(&stream.finish(), 30, std::iter::once(&network.running))?;
@@ -80,10 +94,17 @@ fn worker_and_standby_die_together(interrupt: &Interrupt) -> Result<()> {
     signal_pid(standby.pid, Signal::KILL)?;
     signal_pid(victim.pid, Signal::KILL)?;
     signal_pid(keeper, Signal::CONT)?;
-    let status = network.running.wait_for("another worker serves", GIVE_UP, interrupt, |status| {
-        is_ready(status) && status.runtime(victim.id).is_some_and(|now| ![victim.pid, standby.pid].contains(&now.pid))
-    })?;
-    ensure!(status.runtime(victim.id).is_some_and(|now| now.incarnation == victim.incarnation), "{status:?}");
+    let status =
+        network.running.wait_for("another worker serves", GIVE_UP, interrupt, |status| {
+            is_ready(status)
+                && status
+                    .runtime(victim.id)
+                    .is_some_and(|now| ![victim.pid, standby.pid].contains(&now.pid))
+        })?;
+    ensure!(
+        status.runtime(victim.id).is_some_and(|now| now.incarnation == victim.incarnation),
+        "{status:?}"
+    );
     ensure!(status.failovers.is_empty(), "the coordinator has noticed: {:?}", status.failovers);
     ensure_unbroken(&held, interrupt)?;
     drop(held);
@@ -103,10 +124,12 @@ fn a_keeper_takes_nobody_along(interrupt: &Interrupt) -> Result<()> {
         // The guard may have adopted one of the two, but not both: a killed worker's
         // standby is forked anew.
         let keepers = [keeper(victim.pid)?, keeper(standby.pid)?];
-        let keeper = keepers.into_iter().find(|keeper| *keeper != guard).context("somebody keeps them")?;
+        let keeper =
+            keepers.into_iter().find(|keeper| *keeper != guard).context("somebody keeps them")?;
         signal_pid(keeper, Signal::KILL)?;
         network.running.wait_for("somebody else keeps them", GIVE_UP, interrupt, |status| {
-            is_ready(status) && !network.topology.router.pids().is_ok_and(|pids| pids.contains(&keeper))
+            is_ready(status)
+                && !network.topology.router.pids().is_ok_and(|pids| pids.contains(&keeper))
         })?;
         let now = network.running.status()?;
         let (now, beside) = (now.runtime(victim.id).cloned().context("it is there")?, standby.pid);
@@ -138,9 +161,16 @@ fn a_state_server_outlives_its_keeper(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&options, interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 60)?;
-    let has_standby =
-        |status: &Status| state_server(status).is_ok_and(|server| server.local_standby.is_some_and(|standby| standby.pid != 0));
-    let before = state_server(&network.running.wait_for("it has a standby", GIVE_UP, interrupt, has_standby)?)?;
+    let has_standby = |status: &Status| {
+        state_server(status)
+            .is_ok_and(|server| server.local_standby.is_some_and(|standby| standby.pid != 0))
+    };
+    let before = state_server(&network.running.wait_for(
+        "it has a standby",
+        GIVE_UP,
+        interrupt,
+        has_standby,
+    )?)?;
     let keeper = keeper(before.pid)?;
     signal_pid(keeper, Signal::KILL)?;
     network.running.wait_for("the keeper is no more", GIVE_UP, interrupt, |_| {
@@ -183,9 +213,14 @@ fn two_levels_keep_apart(interrupt: &Interrupt) -> Result<()> {
         .configuration()
         .replace(
             "rules:\n  - { chain: office }",
-            &format!("{WEB}rules:\n  - {{ proto: tcp, ports: 80, chain: web }}\n  - {{ chain: office }}"),
+            &format!(
+                "{WEB}rules:\n  - {{ proto: tcp, ports: 80, chain: web }}\n  - {{ chain: office }}"
+            ),
         )
-        .replace("runtimes: { min: 3, max: 3 }\n", "runtimes: 2\nclusters: { gold: { runtimes: 2 } }\n");
+        .replace(
+            "runtimes: { min: 3, max: 3 }\n",
+            "runtimes: 2\nclusters: { gold: { runtimes: 2 } }\n",
+        );
     let mut network = Network::start_with(&options, &text, interrupt)?;
     network.serve_web()?;
     let (_echo, stream) = network.stream(20, 300)?;
@@ -198,13 +233,21 @@ fn two_levels_keep_apart(interrupt: &Interrupt) -> Result<()> {
         };
         status.protected() == Protected::Yes && status.runtimes().all(is_right)
     };
-    let wait_safe = || network.running.wait_for("each level is what it is", GIVE_UP, interrupt, is_safe);
+    let wait_safe =
+        || network.running.wait_for("each level is what it is", GIVE_UP, interrupt, is_safe);
     for _ in 0..3 {
         for runtime in wait_safe()?.runtimes().filter(|runtime| !is_gold(runtime)) {
             signal_pid(runtime.pid, Signal::KILL)?;
-            let takeovers = |status: &Status| status.runtime(runtime.id)?.local_standby.map(|standby| standby.takeovers);
+            let takeovers = |status: &Status| {
+                status.runtime(runtime.id)?.local_standby.map(|standby| standby.takeovers)
+            };
             let before = runtime.local_standby.map(|standby| standby.takeovers);
-            network.running.wait_for("the standby has taken over", GIVE_UP, interrupt, |status| takeovers(status) > before)?;
+            network.running.wait_for(
+                "the standby has taken over",
+                GIVE_UP,
+                interrupt,
+                |status| takeovers(status) > before,
+            )?;
             wait_safe()?;
         }
     }
@@ -222,7 +265,11 @@ fn two_levels_keep_apart(interrupt: &Interrupt) -> Result<()> {
     ensure_perfect(&stream.finish(), 20, std::iter::once(&network.running))?;
     let status = network.running.status()?;
     let failed: Vec<u32> = status.failovers.iter().map(|failover| failover.runtime).collect();
-    ensure!(failed.len() == 2 && status.failovers.iter().all(|failover| failover.lost == 0), "{:?}", status.failovers);
+    ensure!(
+        failed.len() == 2 && status.failovers.iter().all(|failover| failover.lost == 0),
+        "{:?}",
+        status.failovers
+    );
     drop(held);
     network.stop()
 }

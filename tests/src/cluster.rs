@@ -1,7 +1,9 @@
 //! The branch office with three hosts for the box: two that serve and run, and a witness
 //! with the coordinator; or three equal hosts, which elect the coordinator.
 
-use crate::network::{self, Chain, HELD_BODY, Options, RECOVERY_LIMIT, SERVER, SERVER_2, UNHURRIED, socket};
+use crate::network::{
+    self, Chain, HELD_BODY, Options, RECOVERY_LIMIT, SERVER, SERVER_2, UNHURRIED, socket,
+};
 use crate::{PATIENCE, binary};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{self, Leader, Protected, Status};
@@ -74,8 +76,7 @@ pub struct Managed {
 /// The depot's web server.
 pub const DEPOT: &str = "203.0.113.1:80";
 /// The depot's ports, chain and rule, and the assignment of switches to hosts.
-const DEPOT_PORTS: &str =
-    "  lan2: { device: lan1, address: 172.20.6.1/24 }\n  wan2: { device: wan1, address: 203.0.113.2/24, gateway: 203.0.113.1 }\n";
+const DEPOT_PORTS: &str = "  lan2: { device: lan1, address: 172.20.6.1/24 }\n  wan2: { device: wan1, address: 203.0.113.2/24, gateway: 203.0.113.1 }\n";
 const DEPOT_CHAIN: &str = "    switch: east\n  depot:\n    functions:\n      - firewall: { rules: [\"allow any from 172.20.6.0/24\"], default: deny }\n\
                            \x20     - nat: { pool: [203.0.113.32/29], inside: [172.20.6.0/24] }\n    protection: nfvactor\n    switch: west\n";
 const SWITCHES: &str = "switches:\n  east: { ports: [lan, wan], host: alpha }\n  west: { ports: [lan2, wan2], host: beta }\n";
@@ -89,7 +90,8 @@ struct Depot {
 
 /// Address of a host's control API.
 pub fn control_of(name: &str) -> String {
-    let number = SERVING.into_iter().chain([WITNESS]).position(|other| other == name).map_or(0, |at| at + 1);
+    let number =
+        SERVING.into_iter().chain([WITNESS]).position(|other| other == name).map_or(0, |at| at + 1);
     format!("10.99.0.{number}:7443")
 }
 
@@ -158,21 +160,45 @@ impl Cluster {
     /// Like [`Cluster::start`], with the ports, chains and rules of this configuration,
     /// which translates no addresses.
     pub fn start_with(configuration: &str, interrupt: &Interrupt) -> Result<Cluster> {
-        let (options, names) = (Options::protected(Chain::Plain), [SERVING[0], SERVING[1], WITNESS]);
-        Cluster::build_of(names, Kind::Witness, &options, &format!("{configuration}{UNHURRIED}"), interrupt)
+        let (options, names) =
+            (Options::protected(Chain::Plain), [SERVING[0], SERVING[1], WITNESS]);
+        Cluster::build_of(
+            names,
+            Kind::Witness,
+            &options,
+            &format!("{configuration}{UNHURRIED}"),
+            interrupt,
+        )
     }
 
     /// Like `start`; a host is missed after `host_ms` milliseconds, and a runtime never
     /// earlier.
     pub fn start_missing_after(host_ms: u64, interrupt: &Interrupt) -> Result<Cluster> {
-        let detection = format!("detection: {{ host_ms: {host_ms}, hang_ms: {} }}\n", 500.max(10 * host_ms));
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, &detection, interrupt)
+        let detection =
+            format!("detection: {{ host_ms: {host_ms}, hang_ms: {} }}\n", 500.max(10 * host_ms));
+        Cluster::build(
+            [SERVING[0], SERVING[1], WITNESS],
+            Kind::Witness,
+            NFVACTOR,
+            &detection,
+            interrupt,
+        )
     }
 
     /// Like `start`, with a second network between the hosts.
-    pub fn start_twice_joined(second: Second, host_ms: u64, interrupt: &Interrupt) -> Result<Cluster> {
+    pub fn start_twice_joined(
+        second: Second,
+        host_ms: u64,
+        interrupt: &Interrupt,
+    ) -> Result<Cluster> {
         let detection = format!("detection: {{ host_ms: {host_ms}, hang_ms: {} }}\n", 10 * host_ms);
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Twice(second), NFVACTOR, &detection, interrupt)
+        Cluster::build(
+            [SERVING[0], SERVING[1], WITNESS],
+            Kind::Twice(second),
+            NFVACTOR,
+            &detection,
+            interrupt,
+        )
     }
 
     fn build(
@@ -188,7 +214,13 @@ impl Cluster {
         Cluster::build_of(names, kind, &options, &chains, interrupt)
     }
 
-    fn build_of(names: [&'static str; 3], kind: Kind, options: &Options, chains: &str, interrupt: &Interrupt) -> Result<Cluster> {
+    fn build_of(
+        names: [&'static str; 3],
+        kind: Kind,
+        options: &Options,
+        chains: &str,
+        interrupt: &Interrupt,
+    ) -> Result<Cluster> {
         let mut lab = Lab::new(interrupt.clone())?;
         let hosts = Hosts::build(&mut lab, &names, &network::addresses(options))?;
         let key = lab.scratch().join("key");
@@ -199,12 +231,25 @@ impl Cluster {
                 let (manager, tls) = (hosts.manage(&mut lab, &names)?, lab.scratch().join("tls"));
                 let mut certify = std::process::Command::new(binary()?);
                 certify.arg("certify").arg(&tls).args(["operator:alice", "viewer:wall"]);
-                certify.args(names.iter().map(|name| format!("{name}={}", control_of(name).replace(":7443", ""))));
+                certify.args(
+                    names
+                        .iter()
+                        .map(|name| format!("{name}={}", control_of(name).replace(":7443", ""))),
+                );
                 let made = certify.output()?;
-                ensure!(made.status.success(), "certify: {}", String::from_utf8_lossy(&made.stderr));
+                ensure!(
+                    made.status.success(),
+                    "certify: {}",
+                    String::from_utf8_lossy(&made.stderr)
+                );
                 Some(Managed { manager, tls })
             }
-            Kind::Witness | Kind::Equals | Kind::Udp | Kind::Twice(_) | Kind::Switches | Kind::Open => None,
+            Kind::Witness
+            | Kind::Equals
+            | Kind::Udp
+            | Kind::Twice(_)
+            | Kind::Switches
+            | Kind::Open => None,
         };
         let etcd = match kind == Kind::Equals {
             true => {
@@ -216,17 +261,30 @@ impl Cluster {
             false => None,
         };
         let (third, runtimes, section) = match &etcd {
-            Some(etcd) => ("", "{ min: 6, max: 6 }", format!("etcd: {{ endpoints: [\"{}\"] }}\n", etcd.endpoint())),
+            Some(etcd) => (
+                "",
+                "{ min: 6, max: 6 }",
+                format!("etcd: {{ endpoints: [\"{}\"] }}\n", etcd.endpoint()),
+            ),
             None => {
                 let control = if managed.is_some() { "control: { tls: tls }\n" } else { "" };
-                (", serves: false, runtimes: false, coordinator: true", "{ min: 4, max: 4 }", control.to_owned())
+                (
+                    ", serves: false, runtimes: false, coordinator: true",
+                    "{ min: 4, max: 4 }",
+                    control.to_owned(),
+                )
             }
         };
-        let control = |name: &str| managed.as_ref().map_or(String::new(), |_| format!(", control: \"{}\"", control_of(name)));
+        let control = |name: &str| {
+            managed
+                .as_ref()
+                .map_or(String::new(), |_| format!(", control: \"{}\"", control_of(name)))
+        };
         // In a configuration that travels, the key's path is relative to the
         // configuration's directory.
         let key = if managed.is_some() { "key".to_owned() } else { key.display().to_string() };
-        let key = if kind == Kind::Open { String::new() } else { format!("fabric: {{ key: {key} }}\n") };
+        let key =
+            if kind == Kind::Open { String::new() } else { format!("fabric: {{ key: {key} }}\n") };
         let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
         let fabrics: Vec<String> = match kind {
             Kind::Udp => hosts.address_fabric()?.into_iter().map(udp).collect(),
@@ -238,7 +296,9 @@ impl Cluster {
                 };
                 seconds.iter().map(|second| format!("[ fab0, {second} ]")).collect()
             }
-            Kind::Witness | Kind::Equals | Kind::Switches | Kind::Joining | Kind::Open => vec!["fab0".to_owned(); names.len()],
+            Kind::Witness | Kind::Equals | Kind::Switches | Kind::Joining | Kind::Open => {
+                vec!["fab0".to_owned(); names.len()]
+            }
         };
         let more = format!(
             "state: {state}\n{key}hosts:\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{third}{} }}\n{section}",
@@ -273,14 +333,28 @@ impl Cluster {
                     offloads: options.offloads,
                 };
                 let (client, server) = hosts.add_second(&mut lab, &names, &addresses)?;
-                Some(Depot { _web: Nginx::start(&lab, &server, "nginx-depot", socket(DEPOT), &site)?, client })
+                Some(Depot {
+                    _web: Nginx::start(&lab, &server, "nginx-depot", socket(DEPOT), &site)?,
+                    client,
+                })
             }
             _ => None,
         };
-        let servers: Vec<SocketAddr> = vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
+        let servers: Vec<SocketAddr> =
+            vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
         let servers = nginx::start_all(&lab, &hosts.server, &servers, &site)?;
         let boxes = names.into_iter().map(|name| (name, None)).collect();
-        let mut cluster = Cluster { boxes, etcd, managed, depot, configuration, _servers: servers, site, hosts, lab };
+        let mut cluster = Cluster {
+            boxes,
+            etcd,
+            managed,
+            depot,
+            configuration,
+            _servers: servers,
+            site,
+            hosts,
+            lab,
+        };
         for name in names {
             cluster.begin(name)?;
         }
@@ -293,7 +367,11 @@ impl Cluster {
 
     /// The namespace of a host.
     pub fn namespace(&self, name: &str) -> Result<&holdfast_lab::Namespace> {
-        let at = self.boxes.iter().position(|(other, _)| *other == name).context("a host of the cluster")?;
+        let at = self
+            .boxes
+            .iter()
+            .position(|(other, _)| *other == name)
+            .context("a host of the cluster")?;
         Ok(&self.hosts.hosts[at])
     }
 
@@ -303,14 +381,23 @@ impl Cluster {
         let own = self.managed.as_ref().map(|managed| managed.tls.join(name).display().to_string());
         let running = match own {
             None => RunningBox::launch_host(lab, namespace, &binary, &self.configuration, name)?,
-            Some(tls) if name != SERVING[1] => {
-                RunningBox::launch_host_with(lab, namespace, &binary, Some(&self.configuration), name, &["--tls", &tls])?
-            }
+            Some(tls) if name != SERVING[1] => RunningBox::launch_host_with(
+                lab,
+                namespace,
+                &binary,
+                Some(&self.configuration),
+                name,
+                &["--tls", &tls],
+            )?,
             Some(tls) => self.join(&control_of(SERVING[0]), name, &tls)?,
         };
         let can_be_asked = || Ok(running.control().exists().then_some(()));
         until(&format!("{name} can be asked"), PATIENCE, self.lab.interrupt(), can_be_asked)?;
-        let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
+        let place = self
+            .boxes
+            .iter_mut()
+            .find(|(other, _)| *other == name)
+            .context("a host of the cluster")?;
         place.1 = Some(running);
         Ok(())
     }
@@ -320,14 +407,31 @@ impl Cluster {
     pub fn join(&self, from: &str, name: &str, tls: &str) -> Result<RunningBox> {
         let state = self.lab.scratch().join("state").display().to_string();
         let arguments = ["--join", from, "--tls", tls, "--state-dir", &state];
-        RunningBox::launch_host_with(&self.lab, self.namespace(SERVING[1])?, &binary()?, None, name, &arguments)
+        RunningBox::launch_host_with(
+            &self.lab,
+            self.namespace(SERVING[1])?,
+            &binary()?,
+            None,
+            name,
+            &arguments,
+        )
     }
 
     /// Sends a command to a host's control API, with the certificate of `who`.
-    pub fn ask_from_elsewhere(&self, who: &str, host: &str, command: &str) -> Result<std::process::Output> {
+    pub fn ask_from_elsewhere(
+        &self,
+        who: &str,
+        host: &str,
+        command: &str,
+    ) -> Result<std::process::Output> {
         let managed = self.managed.as_ref().context("the hosts have control APIs")?;
         let mut asking = managed.manager.command(binary()?);
-        asking.args(command.split(' ')).args(["--json", "--control", &format!("https://{}", control_of(host)), "--tls"]);
+        asking.args(command.split(' ')).args([
+            "--json",
+            "--control",
+            &format!("https://{}", control_of(host)),
+            "--tls",
+        ]);
         Ok(asking.arg(managed.tls.join(who)).output()?)
     }
 
@@ -350,7 +454,11 @@ impl Cluster {
     /// Makes a host read its keys again; returns when it has.
     pub fn reload_keys(&mut self, name: &str) -> Result<()> {
         let interrupt = self.lab.interrupt().clone();
-        let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
+        let place = self
+            .boxes
+            .iter_mut()
+            .find(|(other, _)| *other == name)
+            .context("a host of the cluster")?;
         let process = place.1.as_mut().with_context(|| format!("{name} is dead"))?.process();
         let answers = |process: &Process| process.stderr().matches("SIGHUP: key ").count();
         let before = answers(process);
@@ -368,8 +476,14 @@ impl Cluster {
             let _ = signal_pid(pid, Signal::KILL);
         }
         let namespace = self.namespace(name)?.clone();
-        until("the host is dead", PATIENCE, self.lab.interrupt(), || Ok(namespace.pids()?.is_empty().then_some(())))?;
-        let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
+        until("the host is dead", PATIENCE, self.lab.interrupt(), || {
+            Ok(namespace.pids()?.is_empty().then_some(()))
+        })?;
+        let place = self
+            .boxes
+            .iter_mut()
+            .find(|(other, _)| *other == name)
+            .context("a host of the cluster")?;
         place.1 = None;
         // A machine that restarts has no socket left from before.
         let _ = std::fs::remove_file(self.lab.scratch().join(format!("{name}.sock")));
@@ -378,7 +492,11 @@ impl Cluster {
 
     /// Stops a host's part of the box with SIGTERM, and checks its exit status.
     pub fn end(&mut self, name: &str) -> Result<()> {
-        let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
+        let place = self
+            .boxes
+            .iter_mut()
+            .find(|(other, _)| *other == name)
+            .context("a host of the cluster")?;
         let mut running = place.1.take().with_context(|| format!("{name} is dead"))?;
         let status = running.stop(PATIENCE, self.lab.interrupt())?;
         ensure!(status.success(), "SIGTERM ended {name} with {status}");
@@ -387,7 +505,9 @@ impl Cluster {
 
     /// Waits until a host is given up, as seen by another host.
     pub fn wait_away(&self, on: &str, name: &str) -> Result<()> {
-        let is_away = |status: &Status| status.hosts.iter().any(|host| host.name == name && host.state == status::STATE_AWAY);
+        let is_away = |status: &Status| {
+            status.hosts.iter().any(|host| host.name == name && host.state == status::STATE_AWAY)
+        };
         self.wait_for(on, &format!("{name} is given up"), is_away).map(drop)
     }
 
@@ -405,23 +525,34 @@ impl Cluster {
     /// Waits until a coordinator that was elected after this incarnation leads, and a
     /// living host hears it.
     pub fn wait_leader(&self, on: &str, last: u64) -> Result<Leader> {
-        let leader = |status: &Status| status.election.as_ref().and_then(|election| election.leader.clone());
+        let leader =
+            |status: &Status| status.election.as_ref().and_then(|election| election.leader.clone());
         let is_new = |status: &Status| {
             leader(status).is_some_and(|leader| leader.incarnation > last)
-                && status.processes.iter().any(|one| one.role == "coordinator" && one.state == status::STATE_RUNNING)
+                && status
+                    .processes
+                    .iter()
+                    .any(|one| one.role == "coordinator" && one.state == status::STATE_RUNNING)
         };
         let status = self.wait_for(on, "another coordinator leads", is_new)?;
         leader(&status).context("it was there a moment ago")
     }
 
     /// Waits until a living host's status satisfies `wanted`.
-    pub fn wait_for(&self, on: &str, what: &str, wanted: impl FnMut(&Status) -> bool) -> Result<Status> {
+    pub fn wait_for(
+        &self,
+        on: &str,
+        what: &str,
+        wanted: impl FnMut(&Status) -> bool,
+    ) -> Result<Status> {
         self.on(on)?.wait_for(what, RECOVERY_LIMIT, self.lab.interrupt(), wanted)
     }
 
     /// Waits until the box would survive a host, as seen by the last living one.
     pub fn wait_safe(&self) -> Result<Status> {
-        let is_safe = |status: &Status| status.protected() == Protected::Yes && status.survives == status::UNIT_HOST;
+        let is_safe = |status: &Status| {
+            status.protected() == Protected::Yes && status.survives == status::UNIT_HOST
+        };
         self.wait_for(self.observer(), "every flow would survive a host", is_safe)
     }
 
@@ -453,15 +584,24 @@ impl Cluster {
     /// Waits until these hosts serve these switches, as seen by another host.
     pub fn wait_switches(&self, on: &str, wanted: [(&str, &str); 2]) -> Result<Status> {
         let is_at = |status: &Status, (switch, host): (&str, &str)| {
-            let mut switches = status.processes.iter().filter(|process| process.role == status::ROLE_SWITCH);
+            let mut switches =
+                status.processes.iter().filter(|process| process.role == status::ROLE_SWITCH);
             switches.any(|process| process.name.as_deref() == Some(switch) && process.host == host)
         };
-        self.wait_for(on, &format!("{wanted:?} serve"), |status| wanted.into_iter().all(|one| is_at(status, one)))
+        self.wait_for(on, &format!("{wanted:?} serve"), |status| {
+            wanted.into_iter().all(|one| is_at(status, one))
+        })
     }
 
     /// Starts an echo server, and numbered datagrams to it.
     pub fn stream(&self, flows: usize, per_second: u64) -> Result<(udp::Echo, udp::Stream)> {
-        network::stream(&self.hosts.client, &self.hosts.server, flows, per_second, self.lab.interrupt())
+        network::stream(
+            &self.hosts.client,
+            &self.hosts.server,
+            flows,
+            per_second,
+            self.lab.interrupt(),
+        )
     }
 
     /// Stops every host's part and checks its exit status.

@@ -185,7 +185,8 @@ impl End {
 
     fn connect(&mut self, initial: u32, bytes: u32, out: &mut Vec<Segment>) {
         self.forget(State::SynSent);
-        (self.initial, self.unacknowledged, self.next) = (initial, initial, initial.wrapping_add(1));
+        (self.initial, self.unacknowledged, self.next) =
+            (initial, initial, initial.wrapping_add(1));
         self.left = bytes;
         out.push(self.segment(SYN, initial, 0, 0));
     }
@@ -257,7 +258,12 @@ impl End {
                 let end = self.finished.map_or(self.next, |finished| finished.wrapping_sub(1));
                 let len = end.wrapping_sub(self.unacknowledged).min(CHUNK);
                 let flags = if is_fin { FIN | ACK } else { ACK };
-                out.push(self.segment(flags, self.unacknowledged, self.expected, if is_fin { 0 } else { len }));
+                out.push(self.segment(
+                    flags,
+                    self.unacknowledged,
+                    self.expected,
+                    if is_fin { 0 } else { len },
+                ));
             }
         }
     }
@@ -303,7 +309,10 @@ impl End {
                     }
                 }
             }
-            State::TimeWait if flags & (SYN | ACK | RST) == SYN && (after(sequence, self.expected) || random.percent(50)) => {
+            State::TimeWait
+                if flags & (SYN | ACK | RST) == SYN
+                    && (after(sequence, self.expected) || random.percent(50)) =>
+            {
                 // A newer sequence number, or a newer time stamp (RFC 6191).
                 self.forget(State::Listening);
                 self.listen(segment, random, out);
@@ -341,7 +350,8 @@ impl End {
             return out.push(self.segment(SYN | ACK, initial, sequence.wrapping_add(1), 0));
         }
         self.forget(State::SynReceived);
-        (self.initial, self.unacknowledged, self.next) = (initial, initial, initial.wrapping_add(1));
+        (self.initial, self.unacknowledged, self.next) =
+            (initial, initial, initial.wrapping_add(1));
         self.expected = sequence.wrapping_add(1);
         self.take_options(segment);
         self.take_window(segment);
@@ -353,8 +363,8 @@ impl End {
         let Segment { flags, sequence, acknowledgement, .. } = *segment;
         let own = u32::from(self.window) << self.scale.filter(|_| self.scales).unwrap_or(0);
         let (end, limit) = (segment.end(), self.expected.wrapping_add(own));
-        let is_inside =
-            !after(self.expected, sequence) && after(limit, sequence) || after(end, self.expected) && !after(end, limit);
+        let is_inside = !after(self.expected, sequence) && after(limit, sequence)
+            || after(end, self.expected) && !after(end, limit);
         if flags & RST != 0 {
             if sequence == self.expected {
                 self.forget(if self.is_client { State::Closed } else { State::Listening });
@@ -366,10 +376,15 @@ impl End {
         if flags & SYN != 0 {
             return match self.state {
                 // A repeated segment of the handshake.
-                State::SynReceived if sequence.wrapping_add(1) == self.expected && flags & ACK == 0 => {
+                State::SynReceived
+                    if sequence.wrapping_add(1) == self.expected && flags & ACK == 0 =>
+                {
                     out.push(self.segment(SYN | ACK, self.initial, self.expected, 0));
                 }
-                State::SynReceived if sequence.wrapping_add(1) == self.expected && acknowledgement == self.next => {
+                State::SynReceived
+                    if sequence.wrapping_add(1) == self.expected
+                        && acknowledgement == self.next =>
+                {
                     (self.state, self.unacknowledged) = (State::Open, acknowledgement);
                     self.acknowledge(out);
                     self.pump(out);
@@ -399,9 +414,9 @@ impl End {
         if segment.len > 0 || flags & FIN != 0 {
             let to = sequence.wrapping_add(u32::from(segment.len));
             self.ahead.push((sequence, to, flags & FIN != 0));
-            while let Some(at) =
-                self.ahead.iter().position(|(from, to, fin)| !after(*from, self.expected) && (after(*to, self.expected) || *fin))
-            {
+            while let Some(at) = self.ahead.iter().position(|(from, to, fin)| {
+                !after(*from, self.expected) && (after(*to, self.expected) || *fin)
+            }) {
                 let (_, to, fin) = self.ahead.swap_remove(at);
                 self.expected = if after(to, self.expected) { to } else { self.expected };
                 if fin && to == self.expected && !self.they_finished {
@@ -463,7 +478,11 @@ impl World {
     }
 
     fn way(&mut self, event: &Event) {
-        let copies = if self.random.percent(self.loss) { 0 } else { 1 + u64::from(self.random.percent(self.doubled)) };
+        let copies = if self.random.percent(self.loss) {
+            0
+        } else {
+            1 + u64::from(self.random.percent(self.doubled))
+        };
         for _ in 0..copies {
             let delay = 10 + self.random.below(self.jitter);
             self.at(delay, event.clone());
@@ -499,7 +518,11 @@ impl World {
             acknowledgement: if flags & ACK != 0 { self.random.next() as u32 } else { 0 },
             window: 4000,
             scale: None,
-            len: if flags & ACK != 0 && flags & (SYN | RST) == 0 { self.random.below(3) as u16 * 100 } else { 0 },
+            len: if flags & ACK != 0 && flags & (SYN | RST) == 0 {
+                self.random.below(3) as u16 * 100
+            } else {
+                0
+            },
         }
     }
 
@@ -507,7 +530,8 @@ impl World {
         let mut out = Vec::new();
         match event {
             Event::Pass(mut segment) => {
-                let is_late = segment.connection != self.ends[usize::from(!segment.is_forward)].connection;
+                let is_late =
+                    segment.connection != self.ends[usize::from(!segment.is_forward)].connection;
                 segment.connection = if is_late { 0 } else { segment.connection };
                 self.passed.push(segment);
                 // A segment that should not pass the box has no effect.
@@ -535,7 +559,11 @@ impl World {
             }
             Event::Abort(is_client) => self.ends[usize::from(!is_client)].abort(&mut out),
             Event::Crash(is_client) => {
-                self.ends[usize::from(!is_client)].forget(if is_client { State::Closed } else { State::Listening });
+                self.ends[usize::from(!is_client)].forget(if is_client {
+                    State::Closed
+                } else {
+                    State::Listening
+                });
             }
             Event::Spoof => {
                 let segment = self.spoof();
@@ -550,10 +578,21 @@ impl World {
 pub fn conversation(number: u64) -> Vec<Segment> {
     let mut random = Random(number.wrapping_mul(0xd134_2543_de82_ef95));
     let ends = [End::new(true, &mut random), End::new(false, &mut random)];
-    let (loss, doubled) = ([0, 0, 3, 15, 40][random.below(5) as usize], [0, 0, 3, 20][random.below(4) as usize]);
+    let (loss, doubled) =
+        ([0, 0, 3, 15, 40][random.below(5) as usize], [0, 0, 3, 20][random.below(4) as usize]);
     let jitter = [1, 30, 300, 900][random.below(4) as usize];
     let passed = Vec::new();
-    let mut world = World { random, events: BTreeMap::new(), count: 0, now: 0, loss, doubled, jitter, ends, passed };
+    let mut world = World {
+        random,
+        events: BTreeMap::new(),
+        count: 0,
+        now: 0,
+        loss,
+        doubled,
+        jitter,
+        ends,
+        passed,
+    };
     world.ends[1].has_cookies = world.random.percent(15);
     if world.random.percent(8) {
         world.ends[1].state = State::Closed;
@@ -578,7 +617,8 @@ pub fn conversation(number: u64) -> Vec<Segment> {
             _ => Event::Connect,
         };
         let when = 50 + world.random.below(2500);
-        let again = matches!(event, Event::Crash(true) | Event::Abort(_) | Event::Close(_)) && world.random.percent(70);
+        let again = matches!(event, Event::Crash(true) | Event::Abort(_) | Event::Close(_))
+            && world.random.percent(70);
         world.at(when, event);
         if again {
             let pause = 20 + world.random.below(2000);
@@ -614,7 +654,9 @@ mod tests {
             let segments = conversation(number);
             assert_eq!(segments, conversation(number));
             for segment in segments {
-                *kinds.entry((segment.is_forward, segment.flags, segment.is_spoofed)).or_insert(0) += 1;
+                *kinds
+                    .entry((segment.is_forward, segment.flags, segment.is_spoofed))
+                    .or_insert(0) += 1;
             }
         }
         for is_forward in [true, false] {
@@ -625,6 +667,9 @@ mod tests {
                 );
             }
         }
-        assert!(kinds[&(true, SYN, false)] > 1000 && kinds[&(false, SYN | ACK, false)] > 1000, "{kinds:?}");
+        assert!(
+            kinds[&(true, SYN, false)] > 1000 && kinds[&(false, SYN | ACK, false)] > 1000,
+            "{kinds:?}"
+        );
     }
 }

@@ -32,7 +32,8 @@ fn allow(sockets: u64) -> Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < sockets) {
         let maximum = maximum.map(|maximum| maximum.max(sockets));
-        setrlimit(Resource::Nofile, Rlimit { current: Some(sockets), maximum }).context("a process may have too few sockets")?;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(sockets), maximum })
+            .context("a process may have too few sockets")?;
     }
     Ok(())
 }
@@ -80,9 +81,15 @@ fn be_crowd(address: &str) -> Result<()> {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
         let done = match words[..] {
-            ["open", count, at_once] => {
-                crowd.open(address, count.parse()?, at_once.parse()?, APART_WITHIN, &Interrupt::default()).map(|_| ())
-            }
+            ["open", count, at_once] => crowd
+                .open(
+                    address,
+                    count.parse()?,
+                    at_once.parse()?,
+                    APART_WITHIN,
+                    &Interrupt::default(),
+                )
+                .map(|_| ()),
             ["verify"] => crowd.verify(APART_WITHIN, &Interrupt::default()),
             _ => Err(anyhow!("there is no order {line:?}")),
         };
@@ -126,7 +133,9 @@ impl Apart {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = namespace.enter(|| command.spawn())??;
-        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else { bail!("a process has no pipes") };
+        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("a process has no pipes")
+        };
         let mut apart = Apart { child, orders, answers: BufReader::new(answers) };
         apart.end()?;
         Ok(apart)
@@ -190,7 +199,9 @@ impl Mirror {
         let listener = namespace.enter(|| listen(address))??;
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = stop.clone();
-        let thread = std::thread::spawn(move || reflect(&listener, &theirs).expect("a mirror has what it needs"));
+        let thread = std::thread::spawn(move || {
+            reflect(&listener, &theirs).expect("a mirror has what it needs")
+        });
         Ok(Mirror { stop, thread: Some(thread) })
     }
 }
@@ -218,7 +229,12 @@ fn reflect(listener: &TcpListener, stop: &AtomicBool) -> Result<()> {
                 while let Ok((stream, _)) = listener.accept() {
                     stream.set_nonblocking(true)?;
                     stream.set_nodelay(true)?;
-                    epoll::add(&epoll, &stream, EventData::new_u64(streams.len() as u64), EventFlags::IN)?;
+                    epoll::add(
+                        &epoll,
+                        &stream,
+                        EventData::new_u64(streams.len() as u64),
+                        EventFlags::IN,
+                    )?;
                     streams.push(Some(stream));
                 }
                 continue;
@@ -261,7 +277,12 @@ struct Member {
 impl Crowd {
     /// A crowd without connections yet.
     pub fn new(namespace: Option<&Namespace>) -> Result<Crowd> {
-        Ok(Crowd { namespace: namespace.cloned(), epoll: epoll::create(CreateFlags::CLOEXEC)?, members: Vec::new(), round: 0 })
+        Ok(Crowd {
+            namespace: namespace.cloned(),
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            members: Vec::new(),
+            round: 0,
+        })
     }
 
     /// The number of connections.
@@ -296,14 +317,22 @@ impl Crowd {
                     None => begin_connection(server)?,
                 };
                 let at = EventData::new_u64(self.members.len() as u64);
-                epoll::add(&self.epoll, &stream, at, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
+                epoll::add(
+                    &self.epoll,
+                    &stream,
+                    at,
+                    EventFlags::IN | EventFlags::OUT | EventFlags::ET,
+                )?;
                 let letter = letter(self.members.len(), self.round);
                 self.members.push(Member { stream, letter, has_sent: false, answer: Vec::new() });
                 open += 1;
             }
             answered += self.look()?;
             interrupt.check()?;
-            ensure!(begin.elapsed() < within, "{answered} of {count} connections were opened in {within:?}");
+            ensure!(
+                begin.elapsed() < within,
+                "{answered} of {count} connections were opened in {within:?}"
+            );
         }
         Ok(begin.elapsed())
     }
@@ -314,15 +343,20 @@ impl Crowd {
         self.round += 1;
         for at in 0..self.members.len() {
             let member = &mut self.members[at];
-            (member.letter, member.has_sent, member.answer) = (letter(at, self.round), false, Vec::new());
+            (member.letter, member.has_sent, member.answer) =
+                (letter(at, self.round), false, Vec::new());
             self.serve(at)?;
         }
         let count = self.members.len();
-        let mut answered = self.members.iter().filter(|member| member.answer.len() == LETTER).count();
+        let mut answered =
+            self.members.iter().filter(|member| member.answer.len() == LETTER).count();
         while answered < count {
             answered += self.look()?;
             interrupt.check()?;
-            ensure!(begin.elapsed() < within, "{answered} of {count} connections answered in {within:?}");
+            ensure!(
+                begin.elapsed() < within,
+                "{answered} of {count} connections answered in {within:?}"
+            );
         }
         Ok(())
     }
@@ -349,7 +383,10 @@ impl Crowd {
             if !member.has_sent {
                 match member.stream.write(&letter) {
                     Ok(len) => ensure!(len == LETTER, "a part of a letter was sent"),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock || error.kind() == ErrorKind::NotConnected => {
+                    Err(error)
+                        if error.kind() == ErrorKind::WouldBlock
+                            || error.kind() == ErrorKind::NotConnected =>
+                    {
                         return Ok(false);
                     }
                     Err(error) => return Err(error.into()),
@@ -366,7 +403,11 @@ impl Crowd {
                     Err(error) => return Err(error.into()),
                 }
             }
-            ensure!(letter.starts_with(&member.answer), "it has sent {letter:?} and got {:?}", member.answer);
+            ensure!(
+                letter.starts_with(&member.answer),
+                "it has sent {letter:?} and got {:?}",
+                member.answer
+            );
             Ok(!was_complete && member.answer.len() == LETTER)
         };
         serve().with_context(|| format!("connection {at} is broken"))

@@ -3,12 +3,15 @@
 
 use crate::conversation::flags::{ACK, FIN, RST, SYN};
 use anyhow::{Context, Result};
-use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TcpOptionElement, TransportSlice};
+use etherparse::{
+    NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TcpOptionElement, TransportSlice,
+};
 use holdfast_lab::Namespace;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::RcvBufForce;
 use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, sendto, setsockopt, socket,
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, sendto,
+    setsockopt, socket,
 };
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,7 +27,8 @@ impl Sender {
     /// Opens a sender on `device` inside `namespace`.
     pub fn open(namespace: &Namespace, device: &str) -> Result<Sender> {
         namespace.enter(|| {
-            let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
+            let socket =
+                socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
             Ok(Sender { socket, device: link(device)? })
         })?
     }
@@ -107,7 +111,11 @@ impl Ends {
         let has = |flag: u8| segment.flags & flag != 0;
         (header.fin, header.syn, header.rst, header.ack) = (has(FIN), has(SYN), has(RST), has(ACK));
         if let Some(time) = segment.time {
-            let options = [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(time, 0)];
+            let options = [
+                TcpOptionElement::Noop,
+                TcpOptionElement::Noop,
+                TcpOptionElement::Timestamp(time, 0),
+            ];
             header.set_options(&options).expect("twelve bytes of options");
         }
         let builder = PacketBuilder::ethernet2(self.from_mac, self.to_mac)
@@ -151,7 +159,10 @@ pub type End = (Ipv4Addr, u16);
 /// Source, destination and the rest of a TCP segment over IPv4.
 pub fn segment(frame: &[u8]) -> Option<(End, End, Segment)> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport) else { return None };
+    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
+    else {
+        return None;
+    };
     let flags = [(FIN, tcp.fin()), (SYN, tcp.syn()), (RST, tcp.rst()), (ACK, tcp.ack())];
     let segment = Segment {
         flags: flags.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag).sum(),
@@ -164,7 +175,11 @@ pub fn segment(frame: &[u8]) -> Option<(End, End, Segment)> {
         len: tcp.payload().len() as u32,
     };
     let header = ip.header();
-    Some(((header.source_addr(), tcp.source_port()), (header.destination_addr(), tcp.destination_port()), segment))
+    Some((
+        (header.source_addr(), tcp.source_port()),
+        (header.destination_addr(), tcp.destination_port()),
+        segment,
+    ))
 }
 
 /// Damaged frames: each good frame cut at every byte, with every byte of its headers
@@ -201,7 +216,9 @@ pub fn garbage(good: &[Vec<u8>]) -> Vec<Vec<u8>> {
             frames.push(changed);
         }
     }
-    for ether_type in [0x0800_u16, 0x86dd, 0x0806, 0x8100, 0x88a8, 0x894f, 0x88b6, 0x88cc, 0x0000, 0x05dc, 0xffff] {
+    for ether_type in
+        [0x0800_u16, 0x86dd, 0x0806, 0x8100, 0x88a8, 0x894f, 0x88b6, 0x88cc, 0x0000, 0x05dc, 0xffff]
+    {
         for length in [0, 1, 7, 19, 39, 64, 1000] {
             let mut frame = good[0][..12].to_vec();
             frame.extend(ether_type.to_be_bytes());

@@ -126,7 +126,8 @@ impl Cast {
         let mut targets = Vec::new();
         for pid in network.topology.router.pids()? {
             let role = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let mut single = |role| targets.push(Target { role, part: Part::Worker, incarnation: 0, pid });
+            let mut single =
+                |role| targets.push(Target { role, part: Part::Worker, incarnation: 0, pid });
             match role.as_slice() {
                 _ if pid == self.guard => {}
                 b"holdfast\0manager\0" => single(Role::Manager),
@@ -150,7 +151,12 @@ impl Cast {
                 None if keeper(pid).is_ok_and(|parent| members.contains(&parent)) => Part::Deputy,
                 None => Part::Keeper,
             };
-            targets.extend(members.iter().map(|pid| Target { role, part: part(*pid), incarnation, pid: *pid }));
+            targets.extend(members.iter().map(|pid| Target {
+                role,
+                part: part(*pid),
+                incarnation,
+                pid: *pid,
+            }));
         }
         targets.sort();
         Ok(targets)
@@ -158,7 +164,8 @@ impl Cast {
 }
 
 fn is_state_server(pid: u32) -> bool {
-    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"holdfast\0state-server\0")
+    std::fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|line| line == b"holdfast\0state-server\0")
 }
 
 impl Target {
@@ -167,14 +174,19 @@ impl Target {
     pub fn is_replaced(&self, status: &Status) -> Option<bool> {
         let of_role = |role: &str| status.processes.iter().find(|process| process.role == role);
         let of_node = |node: u32| with_groups(status).find(|process| process.id == node);
-        let is_another = |pid: Option<u32>| Some(pid.is_some_and(|pid| pid != 0 && pid != self.pid));
+        let is_another =
+            |pid: Option<u32>| Some(pid.is_some_and(|pid| pid != 0 && pid != self.pid));
         match (self.role, self.part) {
             (Role::Manager, _) => is_another(of_role("manager").map(|process| process.pid)),
-            (Role::Coordinator, _) => is_another(of_role(status::ROLE_COORDINATOR).map(|process| process.pid)),
-            (Role::Runtime(node) | Role::Server(node), Part::Worker) => is_another(of_node(node).map(|process| process.pid)),
-            (Role::Runtime(node) | Role::Server(node), Part::Standby) => {
-                is_another(of_node(node).and_then(|process| process.local_standby).map(|standby| standby.pid))
+            (Role::Coordinator, _) => {
+                is_another(of_role(status::ROLE_COORDINATOR).map(|process| process.pid))
             }
+            (Role::Runtime(node) | Role::Server(node), Part::Worker) => {
+                is_another(of_node(node).map(|process| process.pid))
+            }
+            (Role::Runtime(node) | Role::Server(node), Part::Standby) => is_another(
+                of_node(node).and_then(|process| process.local_standby).map(|standby| standby.pid),
+            ),
             (Role::Runtime(_) | Role::Server(_), Part::Keeper | Part::Deputy) => None,
         }
     }
@@ -246,7 +258,11 @@ mod tests {
             target(Role::Runtime(16), Part::Standby, 3),
             target(Role::Runtime(17), Part::Worker, 4),
         ];
-        let play = |seed| (0..100).filter_map(|number| Draws::new(seed, number).target(&targets)).collect::<Vec<_>>();
+        let play = |seed| {
+            (0..100)
+                .filter_map(|number| Draws::new(seed, number).target(&targets))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(play(7), play(7));
         assert_ne!(play(7), play(8));
         for target in targets {

@@ -161,8 +161,15 @@ impl Ledger {
         }
         // A connection that both ends have ended needs its mapping no more; minutes later
         // the box knows that too.
-        let has_ended = |flow: &u32| self.flows.get(flow).is_some_and(|flow| flow.streams.iter().all(|stream| stream.is_over));
-        let other = self.mappings.insert((by, source), flow).filter(|other| *other != flow && !has_ended(other));
+        let has_ended = |flow: &u32| {
+            self.flows
+                .get(flow)
+                .is_some_and(|flow| flow.streams.iter().all(|stream| stream.is_over))
+        };
+        let other = self
+            .mappings
+            .insert((by, source), flow)
+            .filter(|other| *other != flow && !has_ended(other));
         if let Some(other) = other {
             self.note(Wrong::MappingShared { mapping: source, flows: [other, flow] });
         }
@@ -220,7 +227,9 @@ impl Ledger {
     /// The number of datagrams of a flow that arrived at the client and at the server,
     /// each counted once.
     pub fn came(&self, flow: u32) -> [u64; 2] {
-        self.flows.get(&flow).map_or([0; 2], |flow| [0, 1].map(|at| flow.ways[at].came.len() as u64))
+        self.flows
+            .get(&flow)
+            .map_or([0; 2], |flow| [0, 1].map(|at| flow.ways[at].came.len() as u64))
     }
 
     /// The flow's source address as known to the server.
@@ -234,9 +243,11 @@ impl Ledger {
     /// released, and the box must not forget a released packet.
     pub fn compare(&mut self, flow: u32, seen: [u64; 2], counted: [u64; 2], mapping: SocketAddr) {
         let Some(known) = self.flows.get(&flow) else { return };
-        let sent = [0, 1].map(|at| known.ways[at].sent.iter().map(|times| u64::from(*times)).sum::<u64>());
+        let sent =
+            [0, 1].map(|at| known.ways[at].sent.iter().map(|times| u64::from(*times)).sum::<u64>());
         for at in [End::Client, End::Server] {
-            let (seen, counted, sent) = (seen[at as usize], counted[at as usize], sent[at as usize]);
+            let (seen, counted, sent) =
+                (seen[at as usize], counted[at as usize], sent[at as usize]);
             if counted < seen {
                 self.note(Wrong::CountForgotten { flow, at, seen, counted });
             }
@@ -267,10 +278,15 @@ impl Ledger {
             for way in &flow.ways {
                 sum.sent += way.sent.iter().map(|times| u64::from(*times)).sum::<u64>();
                 sum.came += way.came.len() as u64;
-                let is_missing = |(number, times): &(u64, &u32)| **times > 0 && !way.came.contains_key(number);
+                let is_missing =
+                    |(number, times): &(u64, &u32)| **times > 0 && !way.came.contains_key(number);
                 sum.missing += (0..).zip(&way.sent).filter(is_missing).count() as u64;
             }
-            for stream in flow.streams.iter().filter(|stream| stream.is_over && stream.sent == Some(stream.came)) {
+            for stream in flow
+                .streams
+                .iter()
+                .filter(|stream| stream.is_over && stream.sent == Some(stream.came))
+            {
                 sum.streams += 1;
                 sum.bytes += stream.came;
             }
@@ -294,14 +310,24 @@ impl Ledger {
     }
 
     fn note_cut(&mut self) {
-        let cut: Vec<Wrong> = self.flows.iter().filter(|(_, of)| of.is_stream).flat_map(|(flow, of)| of.cut(*flow)).collect();
+        let cut: Vec<Wrong> = self
+            .flows
+            .iter()
+            .filter(|(_, of)| of.is_stream)
+            .flat_map(|(flow, of)| of.cut(*flow))
+            .collect();
         cut.into_iter().for_each(|wrong| self.note(wrong));
     }
 
     fn refuse(&self, wrong: &[Wrong]) -> Result<()> {
         let found: Vec<String> = wrong.iter().take(SHOWN).map(Wrong::to_string).collect();
         let more = self.more + wrong.len() - found.len();
-        ensure!(found.is_empty() && more == 0, "{:?}\n{}\nand {more} more", self.sum(), found.join("\n"));
+        ensure!(
+            found.is_empty() && more == 0,
+            "{:?}\n{}\nand {more} more",
+            self.sum(),
+            found.join("\n")
+        );
         Ok(())
     }
 
@@ -321,7 +347,9 @@ impl Ledger {
         let mut lost = BTreeMap::new();
         for wrong in &self.wrong {
             match wrong {
-                Wrong::MappingChanged { flow, .. } | Wrong::MappingMisreported { flow, .. } if !is_stream(flow) => {
+                Wrong::MappingChanged { flow, .. } | Wrong::MappingMisreported { flow, .. }
+                    if !is_stream(flow) =>
+                {
                     lost.entry(*flow).or_insert_with(|| wrong.clone());
                 }
                 Wrong::StreamBroken { flow, .. } | Wrong::StreamCut { flow, .. } => {
@@ -332,13 +360,16 @@ impl Ledger {
         }
         let is_explained = |wrong: &Wrong| match wrong {
             Wrong::MappingShared { flows, .. } => flows.iter().any(|flow| lost.contains_key(flow)),
-            Wrong::MappingChanged { flow, .. } | Wrong::MappingMisreported { flow, .. } => !is_stream(flow),
+            Wrong::MappingChanged { flow, .. } | Wrong::MappingMisreported { flow, .. } => {
+                !is_stream(flow)
+            }
             Wrong::CountForgotten { flow, .. } => lost.contains_key(flow) && !is_stream(flow),
             Wrong::StreamBroken { cause, .. } => !cause.starts_with(CONNECTING),
             Wrong::StreamCut { flow, .. } => lost.contains_key(flow),
             _ => false,
         };
-        let unexplained: Vec<Wrong> = self.wrong.iter().filter(|wrong| !is_explained(wrong)).cloned().collect();
+        let unexplained: Vec<Wrong> =
+            self.wrong.iter().filter(|wrong| !is_explained(wrong)).cloned().collect();
         self.refuse(&unexplained)?;
         Ok(lost)
     }
@@ -383,10 +414,14 @@ pub fn heading(bytes: &[u8]) -> Option<(u32, u64)> {
 
 /// A byte of a stream's content.
 pub fn stream_byte(flow: u32, to: End, offset: u64) -> u8 {
-    (mix(u64::from(flow) << 1 | to as u64).wrapping_add(offset / 8 * 0x9e37) >> (offset % 8 * 8)) as u8 ^ (offset >> 8) as u8
+    (mix(u64::from(flow) << 1 | to as u64).wrapping_add(offset / 8 * 0x9e37) >> (offset % 8 * 8))
+        as u8
+        ^ (offset >> 8) as u8
 }
 
 /// 64-bit FNV-1a.
 pub fn digest_of(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

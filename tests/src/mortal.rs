@@ -37,7 +37,13 @@ impl NetworkFunction for Mortal {
         Open::Accept(Seen::default())
     }
 
-    fn process(&self, packet: &mut Packet, flow: &mut Seen, _shared: &mut (), _cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Seen,
+        _shared: &mut (),
+        _cx: &mut Context,
+    ) -> Verdict {
         flow.packets += 1;
         match packet.l4().get(8..16) {
             Some(b"<abort!>") => std::process::abort(),

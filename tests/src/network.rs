@@ -104,15 +104,22 @@ impl Options {
         let firewall = "      - firewall:\n          rules:\n            - \"allow tcp from 172.20.5.0/24 to any port 80,5201\"\n\
                         \x20           - \"allow udp from 172.20.5.0/24 to any\"\n            - \"allow icmp from any to any\"\n\
                         \x20         default: deny\n";
-        let ports = if self.ports.is_empty() { String::new() } else { format!(", ports: \"{}\"", self.ports) };
-        let nat = format!("      - nat: {{ pool: [{}], inside: [172.20.5.0/24]{ports} }}\n", self.pool);
+        let ports = if self.ports.is_empty() {
+            String::new()
+        } else {
+            format!(", ports: \"{}\"", self.ports)
+        };
+        let nat =
+            format!("      - nat: {{ pool: [{}], inside: [172.20.5.0/24]{ports} }}\n", self.pool);
         let balancer = format!(
             "      - load_balancer: {{ virtual: \"{VIRTUAL}\", protocol: tcp, backends: [\"{SERVER}:80\", \"{SERVER_2}:80\"], policy: least_load }}\n"
         );
         let functions = match self.chain {
             Chain::Edge => format!("    functions:\n{firewall}{nat}"),
             Chain::Balanced => format!("    functions:\n{firewall}{nat}{balancer}"),
-            Chain::Limited => format!("    functions:\n      - packet_limit: {{ packets: 100 }}\n{nat}"),
+            Chain::Limited => {
+                format!("    functions:\n      - packet_limit: {{ packets: 100 }}\n{nat}")
+            }
             Chain::Marked => format!(
                 "    functions:\n      - qos_marker:\n          classes:\n            new: {{ dscp: ef, pcp: 5, demote: {{ to: heavy, after_packets: 100 }} }}\n\
                  \x20           heavy: {{ dscp: le, pcp: 1 }}\n          default: new\n{nat}"
@@ -121,7 +128,10 @@ impl Options {
             Chain::Mortal => format!("    functions:\n      - mortal\n{nat}"),
         };
         let (inside, outside) = match self.chain {
-            Chain::Plain => (format!("[{INSIDE}/24, \"{}/64\"]", SIX[1]), format!("[192.0.2.2/24, \"{}/64\"]", SIX[2])),
+            Chain::Plain => (
+                format!("[{INSIDE}/24, \"{}/64\"]", SIX[1]),
+                format!("[192.0.2.2/24, \"{}/64\"]", SIX[2]),
+            ),
             _ => (format!("{INSIDE}/24"), "192.0.2.2/24".to_owned()),
         };
         let device = |name: &str| match self.driver {
@@ -162,7 +172,11 @@ impl Network {
     }
 
     /// Like `start`, with a configuration of the test's own.
-    pub fn start_with(options: &Options, configuration: &str, interrupt: &Interrupt) -> Result<Network> {
+    pub fn start_with(
+        options: &Options,
+        configuration: &str,
+        interrupt: &Interrupt,
+    ) -> Result<Network> {
         Network::start_after(options, interrupt, |_, _| Ok(configuration.to_owned()))
     }
 
@@ -185,15 +199,27 @@ impl Network {
 
     /// Starts both web servers.
     pub fn serve_web(&mut self) -> Result<()> {
-        let addresses: Vec<SocketAddr> = vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
-        self.servers = holdfast_lab::nginx::start_all(&self.lab, &self.topology.server, &addresses, &self.site)?;
+        let addresses: Vec<SocketAddr> =
+            vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
+        self.servers = holdfast_lab::nginx::start_all(
+            &self.lab,
+            &self.topology.server,
+            &addresses,
+            &self.site,
+        )?;
         Ok(())
     }
 
     /// Starts one more web server.
     pub fn serve_web_on(&mut self, address: SocketAddr) -> Result<()> {
         let name = format!("nginx{}", self.servers.len() + 1);
-        self.servers.push(Nginx::start(&self.lab, &self.topology.server, &name, address, &self.site)?);
+        self.servers.push(Nginx::start(
+            &self.lab,
+            &self.topology.server,
+            &name,
+            address,
+            &self.site,
+        )?);
         Ok(())
     }
 
@@ -205,7 +231,13 @@ impl Network {
 
     /// Starts an echo server, and numbered datagrams to it.
     pub fn stream(&self, flows: usize, per_second: u64) -> Result<(udp::Echo, udp::Stream)> {
-        stream(&self.topology.client, &self.topology.server, flows, per_second, self.lab.interrupt())
+        stream(
+            &self.topology.client,
+            &self.topology.server,
+            flows,
+            per_second,
+            self.lab.interrupt(),
+        )
     }
 
     /// Waits until every flow has its replica (at once under a protection that promises
@@ -213,7 +245,9 @@ impl Network {
     pub fn wait_protected(&self) -> Result<()> {
         if self.promised {
             let what = "everything is protected";
-            self.running.wait_for(what, RECOVERY_LIMIT, self.lab.interrupt(), |status| status.protected() == Protected::Yes)?;
+            self.running.wait_for(what, RECOVERY_LIMIT, self.lab.interrupt(), |status| {
+                status.protected() == Protected::Yes
+            })?;
         }
         Ok(())
     }
@@ -227,7 +261,8 @@ impl Network {
     /// Like `strike_server`, for one of several state servers, from 0.
     pub fn strike_nth_server(&self, number: usize, signal: Signal) -> Result<()> {
         let state_server = |status: &Status| nth_state_server(status, number);
-        let is_running = |process: &Process| process.state == status::STATE_RUNNING && process.pid != 0;
+        let is_running =
+            |process: &Process| process.state == status::STATE_RUNNING && process.pid != 0;
         let victim = state_server(&self.running.status()?)?;
         ensure!(is_running(&victim), "{victim:?}");
         // The signal goes to the whole group: a surviving standby, keeper or deputy would
@@ -235,9 +270,16 @@ impl Network {
         // to start the others.
         let group = Pid::from_raw(group(victim.pid)? as i32).context("a group")?;
         rustix::process::kill_process_group(group, signal)?;
-        let is_next =
-            |status: &Status| state_server(status).is_ok_and(|next| next.incarnation > victim.incarnation && is_running(&next));
-        self.running.wait_for("the state server lives again", RECOVERY_LIMIT, self.lab.interrupt(), is_next)?;
+        let is_next = |status: &Status| {
+            state_server(status)
+                .is_ok_and(|next| next.incarnation > victim.incarnation && is_running(&next))
+        };
+        self.running.wait_for(
+            "the state server lives again",
+            RECOVERY_LIMIT,
+            self.lab.interrupt(),
+            is_next,
+        )?;
         Ok(())
     }
 
@@ -246,7 +288,9 @@ impl Network {
     pub fn wait_recovered(&self, victim: &Victim) -> Result<Failover> {
         let what = format!("the flows of runtime {} are recovered", victim.id);
         let account = |status: &Status| status.failover(victim.id, victim.incarnation).cloned();
-        let is_over = |status: &Status| account(status).is_some_and(|failover| failover.recovered_us.is_some());
+        let is_over = |status: &Status| {
+            account(status).is_some_and(|failover| failover.recovered_us.is_some())
+        };
         let status = self.running.wait_for(&what, RECOVERY_LIMIT, self.lab.interrupt(), is_over)?;
         account(&status).context("it was there a moment ago")
     }
@@ -255,12 +299,14 @@ impl Network {
     /// everything is protected again. Every flow's owner has failed at the end. `between`
     /// runs after each kill.
     pub fn kill_each_runtime(&self, mut between: impl FnMut() -> Result<()>) -> Result<()> {
-        let runtimes: Vec<u32> = self.running.status()?.runtimes().map(|process| process.id).collect();
+        let runtimes: Vec<u32> =
+            self.running.status()?.runtimes().map(|process| process.id).collect();
         ensure!(runtimes.len() == 3, "three runtimes are configured, there are {runtimes:?}");
         for id in runtimes {
             self.wait_protected()?;
             let status = self.running.status()?;
-            let process = status.runtime(id).with_context(|| format!("runtime {id} is not in {status:?}"))?;
+            let process =
+                status.runtime(id).with_context(|| format!("runtime {id} is not in {status:?}"))?;
             let victim = holdfast_lab::running::Victim::of(process);
             self.running.kill(&victim, self.promised, RECOVERY_LIMIT, self.lab.interrupt())?;
             between()?;
@@ -271,7 +317,11 @@ impl Network {
     /// Stops the box and checks its exit status.
     pub fn stop(mut self) -> Result<()> {
         let status = self.running.stop(crate::PATIENCE, self.lab.interrupt())?;
-        ensure!(status.success(), "SIGTERM ended the box with {status}: {}", self.running.process().last_words());
+        ensure!(
+            status.success(),
+            "SIGTERM ended the box with {status}: {}",
+            self.running.process().last_words()
+        );
         Ok(())
     }
 }
@@ -283,7 +333,11 @@ pub fn addresses(options: &Options) -> Addresses {
         client: format!("{CLIENT}/24"),
         inside_gateway: INSIDE.into(),
         servers: vec![format!("{SERVER}/24"), format!("{SERVER_2}/24")],
-        behind_box: if is_plain { vec![("172.20.5.0/24".into(), "192.0.2.2".into())] } else { Vec::new() },
+        behind_box: if is_plain {
+            vec![("172.20.5.0/24".into(), "192.0.2.2".into())]
+        } else {
+            Vec::new()
+        },
         devices: ("lan0".into(), "wan0".into()),
         offloads: options.offloads,
     }
@@ -304,7 +358,12 @@ pub fn held(server: &str, count: usize) -> keepalive::Plan {
 }
 
 /// Opens keep-alive connections from a namespace to a web server.
-pub fn hold(client: &Namespace, server: &str, count: usize, interrupt: &Interrupt) -> Result<keepalive::KeepAlive> {
+pub fn hold(
+    client: &Namespace,
+    server: &str,
+    count: usize,
+    interrupt: &Interrupt,
+) -> Result<keepalive::KeepAlive> {
     keepalive::KeepAlive::open(client, &held(server, count), interrupt)
 }
 
@@ -324,7 +383,9 @@ pub fn stream(
     let address = socket(&format!("{SERVER}:7007"));
     let echo = udp::Echo::start(server, address)?;
     let stream = udp::Stream::start(client, udp::Plan { server: address, flows, per_second })?;
-    holdfast_lab::until("datagrams return", crate::PATIENCE, interrupt, || Ok((stream.datagrams().returned > 0).then_some(())))?;
+    holdfast_lab::until("datagrams return", crate::PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned > 0).then_some(()))
+    })?;
     Ok((echo, stream))
 }
 
@@ -333,7 +394,10 @@ pub fn wait_for_packets(network: &Network, count: u64) -> Result<()> {
     let packets = |status: &Status| status.runtimes().map(|process| process.packets).sum::<u64>();
     let wanted = packets(&network.running.status()?) + count;
     let what = "packets go on";
-    network.running.wait_for(what, RECOVERY_LIMIT, network.lab.interrupt(), |status| packets(status) >= wanted).map(drop)
+    network
+        .running
+        .wait_for(what, RECOVERY_LIMIT, network.lab.interrupt(), |status| packets(status) >= wanted)
+        .map(drop)
 }
 
 /// The namespaces and links, without a box.
@@ -343,9 +407,10 @@ pub fn cables(options: &Options, interrupt: &Interrupt) -> Result<(Lab, Topology
     let topology = Topology::build(&mut lab, &addresses(options))?;
     if plain {
         use holdfast_lab::{link, topology::HOST_DEVICE};
-        for (namespace, address, network, gateway) in
-            [(&topology.client, SIX[0], "2001:db8:2::/64", SIX[1]), (&topology.server, SIX[3], "2001:db8:5::/64", SIX[2])]
-        {
+        for (namespace, address, network, gateway) in [
+            (&topology.client, SIX[0], "2001:db8:2::/64", SIX[1]),
+            (&topology.server, SIX[3], "2001:db8:5::/64", SIX[2]),
+        ] {
             link::address(namespace, HOST_DEVICE, &format!("{address}/64"))?;
             namespace.ip(&format!("-6 route add {network} via {gateway}"))?;
         }

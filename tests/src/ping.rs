@@ -7,7 +7,10 @@ use holdfast_lab::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, ipproto, recv, sendto, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, ipproto, recv, sendto,
+    socket_with,
+};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -38,7 +41,8 @@ impl Ping {
     pub fn from(namespace: &Namespace, own: Ipv4Addr, to: Ipv4Addr) -> Result<Ping> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let open = || {
-            let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
+            let socket =
+                socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
             bind(&socket, &SocketAddr::from((own, 0))).map(|()| socket)
         };
         Ok(Ping { socket: namespace.enter(open)?.context("a raw socket")?, to, sequence: 0 })
@@ -49,13 +53,19 @@ impl Ping {
     ///
     /// # Errors
     /// The socket has failed.
-    pub fn ask(&mut self, identifiers: impl IntoIterator<Item = u16>, within: Duration) -> Result<BTreeSet<u16>> {
+    pub fn ask(
+        &mut self,
+        identifiers: impl IntoIterator<Item = u16>,
+        within: Duration,
+    ) -> Result<BTreeSet<u16>> {
         self.sequence += 1;
         let mut awaited = BTreeSet::new();
         for id in identifiers {
             let kind = Icmpv4Type::EchoRequest(IcmpEchoHeader { id, seq: self.sequence });
-            let packet = [&Icmpv4Header::with_checksum(kind, PAYLOAD).to_bytes()[..], PAYLOAD].concat();
-            match sendto(&self.socket, &packet, SendFlags::empty(), &SocketAddr::from((self.to, 0))) {
+            let packet =
+                [&Icmpv4Header::with_checksum(kind, PAYLOAD).to_bytes()[..], PAYLOAD].concat();
+            match sendto(&self.socket, &packet, SendFlags::empty(), &SocketAddr::from((self.to, 0)))
+            {
                 // The kernel waits for the gateway's address and has no room meanwhile:
                 // such a request counts as not answered.
                 Ok(_) | Err(Errno::NOBUFS | Errno::AGAIN) => {}
@@ -71,13 +81,18 @@ impl Ping {
             if left.is_zero() {
                 break;
             }
-            let left = Timespec { tv_sec: left.as_secs().try_into()?, tv_nsec: left.subsec_nanos().into() };
+            let left = Timespec {
+                tv_sec: left.as_secs().try_into()?,
+                tv_nsec: left.subsec_nanos().into(),
+            };
             match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for echo replies"),
             }
             match recv(&self.socket, &mut buffer, RecvFlags::empty()) {
-                Ok((_, length)) => answered.extend(self.answer(&buffer[..length.min(1500)]).filter(|id| awaited.contains(id))),
+                Ok((_, length)) => answered.extend(
+                    self.answer(&buffer[..length.min(1500)]).filter(|id| awaited.contains(id)),
+                ),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error).context("receiving echo replies"),
             }
@@ -90,7 +105,11 @@ impl Ping {
         let ip = Ipv4Slice::from_slice(packet).ok()?;
         let icmp = Icmpv4Slice::from_slice(ip.payload().payload).ok()?;
         match icmp.icmp_type() {
-            Icmpv4Type::EchoReply(echo) if echo.seq == self.sequence && ip.header().source_addr() == self.to => Some(echo.id),
+            Icmpv4Type::EchoReply(echo)
+                if echo.seq == self.sequence && ip.header().source_addr() == self.to =>
+            {
+                Some(echo.id)
+            }
             _ => None,
         }
     }

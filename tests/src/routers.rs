@@ -63,10 +63,13 @@ impl Router {
     ) -> Result<Router> {
         let home = lab.scratch().join("bird");
         std::fs::create_dir(&home)?;
-        let key = signed
-            .map(|Signed { how, id, secret }| format!("    authentication {how};\n    password \"{secret}\" {{ id {id}; }};\n"));
-        let neighbors: String =
-            peers.iter().map(|(own, peer)| format!("  neighbor {peer} dev \"{device}\" local {own};\n")).collect();
+        let key = signed.map(|Signed { how, id, secret }| {
+            format!("    authentication {how};\n    password \"{secret}\" {{ id {id}; }};\n")
+        });
+        let neighbors: String = peers
+            .iter()
+            .map(|(own, peer)| format!("  neighbor {peer} dev \"{device}\" local {own};\n"))
+            .collect();
         let text = format!(
             "router id 192.0.2.1;\nprotocol device {{ }}\nprotocol bfd {{\n  interface \"{device}\" {{\n    interval {interval_ms} ms;\n    multiplier 5;\n{}  }};\n{neighbors}}}\n",
             key.unwrap_or_default()
@@ -77,7 +80,13 @@ impl Router {
 
     /// FRR with a BFD session with each of `peers`, at this interval and with multiplier
     /// 5.
-    pub fn frr(lab: &Lab, namespace: &Namespace, device: &str, peers: &[(&str, &str)], interval_ms: u32) -> Result<Router> {
+    pub fn frr(
+        lab: &Lab,
+        namespace: &Namespace,
+        device: &str,
+        peers: &[(&str, &str)],
+        interval_ms: u32,
+    ) -> Result<Router> {
         let home = lab.scratch().join("frr");
         std::fs::create_dir(&home)?;
         let peers: String = peers
@@ -110,22 +119,36 @@ impl Router {
             Kind::Bird => {
                 let mut command = self.namespace.command("bird");
                 command.arg("-f").arg("-c").arg(self.home.join("bird.conf"));
-                command.arg("-s").arg(self.home.join("bird.ctl")).arg("-P").arg(self.home.join("bird.pid"));
+                command
+                    .arg("-s")
+                    .arg(self.home.join("bird.ctl"))
+                    .arg("-P")
+                    .arg(self.home.join("bird.pid"));
                 self.processes.push(Process::start(command, "bird", &self.home)?);
             }
             Kind::Frr => {
                 self.daemon("zebra", &[])?;
                 let socket = self.home.join("zserv.api");
-                until("zebra listens", crate::PATIENCE, &self.interrupt, || Ok(socket.exists().then_some(())))?;
+                until("zebra listens", crate::PATIENCE, &self.interrupt, || {
+                    Ok(socket.exists().then_some(()))
+                })?;
                 let control = self.home.join("bfdd.sock");
                 self.daemon("bfdd", &["--bfdctl".as_ref(), control.as_path()])?;
             }
         }
         let interrupt = self.interrupt.clone();
         until_every(ASK_INTERVAL, "the router answers", crate::PATIENCE, &interrupt, || {
-            let ended = self.processes.iter_mut().map(Process::try_wait).find_map(|ended| ended.transpose());
+            let ended = self
+                .processes
+                .iter_mut()
+                .map(Process::try_wait)
+                .find_map(|ended| ended.transpose());
             if let Some(status) = ended.transpose()? {
-                let words: Vec<String> = self.processes.iter().map(|process| process.stdout() + &process.stderr()).collect();
+                let words: Vec<String> = self
+                    .processes
+                    .iter()
+                    .map(|process| process.stdout() + &process.stderr())
+                    .collect();
                 bail!("the router ended with {status}: {words:?}");
             }
             Ok(self.sessions().ok().map(drop))
@@ -134,7 +157,11 @@ impl Router {
 
     fn daemon(&mut self, name: &str, more: &[&Path]) -> Result<()> {
         let mut command = self.namespace.command(format!("{FRR_DAEMONS}/{name}"));
-        for (option, file) in [("-f", format!("{name}.conf")), ("-i", format!("{name}.pid")), ("-z", "zserv.api".to_owned())] {
+        for (option, file) in [
+            ("-f", format!("{name}.conf")),
+            ("-i", format!("{name}.pid")),
+            ("-z", "zserv.api".to_owned()),
+        ] {
             command.arg(option).arg(self.home.join(file));
         }
         command.arg("--vty_socket").arg(&self.home).args(["-P", "0", "--log", "stdout"]).args(more);
@@ -177,14 +204,19 @@ impl Router {
     pub fn is_up(&self, peer: &str) -> Result<bool> {
         let text = self.sessions()?;
         let of_peer = text.lines().find(|line| line.split_whitespace().any(|word| word == peer));
-        Ok(of_peer.is_some_and(|line| line.split_whitespace().any(|word| word.eq_ignore_ascii_case("up"))))
+        Ok(of_peer.is_some_and(|line| {
+            line.split_whitespace().any(|word| word.eq_ignore_ascii_case("up"))
+        }))
     }
 
     /// Makes a running BIRD sign with another key from now on.
     pub fn change_key(&self, old: &str, new: &str) -> Result<()> {
         let file = self.home.join("bird.conf");
         let text = std::fs::read_to_string(&file)?;
-        std::fs::write(&file, text.replace(&format!("password \"{old}\""), &format!("password \"{new}\"")))?;
+        std::fs::write(
+            &file,
+            text.replace(&format!("password \"{old}\""), &format!("password \"{new}\"")),
+        )?;
         let mut command = self.namespace.command("birdc");
         let output = command.arg("-s").arg(self.home.join("bird.ctl")).arg("configure").output()?;
         let said = String::from_utf8_lossy(&output.stdout);
@@ -199,7 +231,16 @@ impl Router {
             until("the router ends", crate::PATIENCE, &self.interrupt, || process.try_wait())?;
         }
         // Files and sockets that the processes leave behind.
-        for name in ["bird.ctl", "bird.pid", "zserv.api", "zebra.vty", "zebra.pid", "bfdd.vty", "bfdd.pid", "bfdd.sock"] {
+        for name in [
+            "bird.ctl",
+            "bird.pid",
+            "zserv.api",
+            "zebra.vty",
+            "zebra.pid",
+            "bfdd.vty",
+            "bfdd.pid",
+            "bfdd.sock",
+        ] {
             let _ = std::fs::remove_file(self.home.join(name));
         }
         Ok(())
@@ -210,7 +251,15 @@ impl Router {
 fn user(name: &str) -> Result<(u32, u32)> {
     let all = std::fs::read_to_string("/etc/passwd")?;
     let line = all.lines().find(|line| line.split(':').next() == Some(name));
-    let mut fields = line.with_context(|| format!("there is no user {name}: `make setup` installs frr"))?.split(':').skip(2);
-    let mut number = || fields.next().and_then(|field| field.parse().ok()).context("/etc/passwd is not as it should be");
+    let mut fields = line
+        .with_context(|| format!("there is no user {name}: `make setup` installs frr"))?
+        .split(':')
+        .skip(2);
+    let mut number = || {
+        fields
+            .next()
+            .and_then(|field| field.parse().ok())
+            .context("/etc/passwd is not as it should be")
+    };
     Ok((number()?, number()?))
 }

@@ -71,26 +71,47 @@ impl Test {
 
     /// The reason why the test cannot or shall not run.
     fn why_not(&self) -> Option<String> {
-        let deep = self.deep.filter(|_| !crate::soak()).map(|why| format!("{why}: HOLDFAST_SOAK=1 runs it"));
+        let deep = self
+            .deep
+            .filter(|_| !crate::soak())
+            .map(|why| format!("{why}: HOLDFAST_SOAK=1 runs it"));
         let basics = [requirements::IP, requirements::ETHTOOL];
-        let missing = requirements::require(&basics).and_then(|()| requirements::require(self.programs)).err();
+        let missing = requirements::require(&basics)
+            .and_then(|()| requirements::require(self.programs))
+            .err();
         deep.or_else(|| missing.map(|missing| missing.to_string()))
     }
 }
 
 /// A test of several hosts: half as many run at a time as tests of one box.
-pub const fn cluster(name: &'static str, seconds: u32, programs: &'static [Program], body: Body) -> Test {
+pub const fn cluster(
+    name: &'static str,
+    seconds: u32,
+    programs: &'static [Program],
+    body: Body,
+) -> Test {
     Test { name, kind: Kind::Cluster, seconds, programs, body, deep: None }
 }
 
 /// A test of one box, which a busy machine only makes slower.
-pub const fn light(name: &'static str, seconds: u32, programs: &'static [Program], body: Body) -> Test {
+pub const fn light(
+    name: &'static str,
+    seconds: u32,
+    programs: &'static [Program],
+    body: Body,
+) -> Test {
     Test { name, kind: Kind::Light, seconds, programs, body, deep: None }
 }
 
 /// A test that runs alone, and the reason: its subject is a duration or the effect of a
 /// load, or it looks at the whole machine.
-pub const fn alone(_why: &'static str, name: &'static str, seconds: u32, programs: &'static [Program], body: Body) -> Test {
+pub const fn alone(
+    _why: &'static str,
+    name: &'static str,
+    seconds: u32,
+    programs: &'static [Program],
+    body: Body,
+) -> Test {
     Test { name, kind: Kind::Alone, seconds, programs, body, deep: None }
 }
 
@@ -101,12 +122,16 @@ pub fn main(files: Vec<(&'static str, Vec<Test>)>, quick: &[&str]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let mut tests: Vec<(String, Test)> = files
         .into_iter()
-        .flat_map(|(file, tests)| tests.into_iter().map(move |test| (format!("{file}::{}", test.name), test)))
+        .flat_map(|(file, tests)| {
+            tests.into_iter().map(move |test| (format!("{file}::{}", test.name), test))
+        })
         .collect();
-    if let Some(unknown) = quick.iter().find(|name| !tests.iter().any(|(known, _)| known == *name)) {
+    if let Some(unknown) = quick.iter().find(|name| !tests.iter().any(|(known, _)| known == *name))
+    {
         return refuse(&format!("there is no test {unknown}"));
     }
-    let is_set = |name: &str, to: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| to(&value));
+    let is_set =
+        |name: &str, to: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| to(&value));
     if is_set("HOLDFAST_QUICK", |value| !value.is_empty()) {
         tests.retain(|(name, _)| quick.contains(&name.as_str()));
     }
@@ -121,14 +146,24 @@ pub fn main(files: Vec<(&'static str, Vec<Test>)>, quick: &[&str]) -> ExitCode {
     };
     // Programs that load the machine wait until all tests are over. Without the privilege
     // to run a test this lock is not needed.
-    let _machine = match (!arguments.list && requirements::is_privileged()).then(holdfast_lab::exclusive).transpose() {
+    let _machine = match (!arguments.list && requirements::is_privileged())
+        .then(holdfast_lab::exclusive)
+        .transpose()
+    {
         Ok(lock) => lock,
         Err(error) => return refuse(&format!("{error:#}")),
     };
-    let run = Arc::new(Run { schedule: Schedule::new(arguments.test_threads.unwrap_or(PLACES)), ..Run::default() });
+    let run = Arc::new(Run {
+        schedule: Schedule::new(arguments.test_threads.unwrap_or(PLACES)),
+        ..Run::default()
+    });
     // Each test has a thread that waits for its turn; the schedule decides the order.
     arguments.test_threads = Some(tests.len().max(2));
-    let trials = tests.into_iter().enumerate().map(|(rank, (name, test))| trial(rank, name, test, &interrupt, &run)).collect();
+    let trials = tests
+        .into_iter()
+        .enumerate()
+        .map(|(rank, (name, test))| trial(rank, name, test, &interrupt, &run))
+        .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     run.print_seconds();
     conclusion.exit_code()
@@ -140,7 +175,8 @@ fn refuse(why: &str) -> ExitCode {
 }
 
 fn trial(rank: usize, name: String, test: Test, interrupt: &Interrupt, run: &Arc<Run>) -> Trial {
-    let (kind, own_name, interrupt, run) = (test.kind.name(), name.clone(), interrupt.clone(), run.clone());
+    let (kind, own_name, interrupt, run) =
+        (test.kind.name(), name.clone(), interrupt.clone(), run.clone());
     let body = move || {
         if let Some(why) = test.why_not() {
             return Ok(Completion::ignored_with(why));
@@ -151,7 +187,8 @@ fn trial(rank: usize, name: String, test: Test, interrupt: &Interrupt, run: &Arc
         let done = (test.body)(&interrupt);
         run.note(begun.elapsed(), own_name);
         let boxes = running::left_behind().join("\n");
-        done.map(|()| Completion::Completed).map_err(|error| Failed::from(format!("{error:#}\n{boxes}")))
+        done.map(|()| Completion::Completed)
+            .map_err(|error| Failed::from(format!("{error:#}\n{boxes}")))
     };
     Trial::ignorable_test(name, body).with_kind(kind)
 }
@@ -202,7 +239,11 @@ struct Turn<'a> {
 
 impl Schedule {
     fn new(all: usize) -> Schedule {
-        Schedule { all, state: Mutex::new(Waiting { free: all, ranks: BTreeSet::new() }), changed: Condvar::new() }
+        Schedule {
+            all,
+            state: Mutex::new(Waiting { free: all, ranks: BTreeSet::new() }),
+            changed: Condvar::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, Waiting> {
@@ -213,7 +254,8 @@ impl Schedule {
         let places = kind.places(self.all);
         let mut state = self.state();
         state.ranks.insert(rank);
-        let is_another = |state: &mut Waiting| state.ranks.first() != Some(&rank) || state.free < places;
+        let is_another =
+            |state: &mut Waiting| state.ranks.first() != Some(&rank) || state.free < places;
         state = self.changed.wait_while(state, is_another).unwrap_or_else(PoisonError::into_inner);
         state.ranks.remove(&rank);
         state.free -= places;
@@ -247,7 +289,9 @@ mod tests {
         let (sender, begun) = mpsc::channel();
         std::thread::scope(|scope| {
             // The tests arrive in any order.
-            for (rank, kind) in [(4, Kind::Alone), (3, Kind::Light), (1, Kind::Cluster), (2, Kind::Light)] {
+            for (rank, kind) in
+                [(4, Kind::Alone), (3, Kind::Light), (1, Kind::Cluster), (2, Kind::Light)]
+            {
                 let (sender, schedule) = (sender.clone(), &schedule);
                 scope.spawn(move || {
                     let turn = schedule.take(rank, kind);
@@ -274,6 +318,10 @@ mod tests {
     #[test]
     fn with_one_place_it_is_one_after_the_other() {
         let schedule = Schedule::new(1);
-        assert!([Kind::Cluster, Kind::Light, Kind::Alone].into_iter().all(|kind| kind.places(schedule.all) == 1));
+        assert!(
+            [Kind::Cluster, Kind::Light, Kind::Alone]
+                .into_iter()
+                .all(|kind| kind.places(schedule.all) == 1)
+        );
     }
 }

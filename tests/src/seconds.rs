@@ -5,7 +5,10 @@ use libtest_mimic::{Failed, Trial};
 use std::time::Instant;
 
 /// A test that prints its seconds.
-pub(crate) fn trial(name: String, run: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
+pub(crate) fn trial(
+    name: String,
+    run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
     let label = name.clone();
     Trial::test(name, move || {
         let begin = Instant::now();

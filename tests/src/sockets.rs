@@ -8,7 +8,9 @@ use holdfast_lab::{Interrupt, Namespace, until};
 use nix::sys::socket::{setsockopt, sockopt::TcpRepair};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, connect_unspec, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect, connect_unspec, socket_with, sockopt,
+};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -19,7 +21,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 pub fn begin(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> Result<TcpStream> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let open = || {
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+        let socket = socket_with(
+            family,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &from)?;
         match connect(&socket, &to) {
@@ -27,7 +34,9 @@ pub fn begin(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> Result<
             Err(error) => Err(error),
         }
     };
-    namespace.bind(|| open().map_err(Into::into)).with_context(|| format!("connecting from {from} to {to}"))
+    namespace
+        .bind(|| open().map_err(Into::into))
+        .with_context(|| format!("connecting from {from} to {to}"))
 }
 
 /// Waits until the connection is open.
@@ -37,7 +46,8 @@ pub fn begin(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> Result<
 pub fn opened(stream: &TcpStream, interrupt: &Interrupt) -> Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     until("a connection opens", PATIENCE, interrupt, || {
-        let is_ready = poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0);
+        let is_ready = poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&now))
+            .is_ok_and(|ready| ready > 0);
         match stream.take_error()? {
             Some(error) => Err(error).context("opening a connection"),
             None => Ok(is_ready.then_some(())),
@@ -58,7 +68,8 @@ fn patient(stream: &TcpStream) -> Result<()> {
 /// # Errors
 /// The port is taken.
 pub fn listen(namespace: &Namespace, at: SocketAddr) -> Result<TcpListener> {
-    let listener = namespace.bind(|| TcpListener::bind(at)).with_context(|| format!("listening at {at}"))?;
+    let listener =
+        namespace.bind(|| TcpListener::bind(at)).with_context(|| format!("listening at {at}"))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -68,11 +79,12 @@ pub fn listen(namespace: &Namespace, at: SocketAddr) -> Result<TcpListener> {
 /// # Errors
 /// No connection comes in time.
 pub fn accepted(listener: &TcpListener, interrupt: &Interrupt) -> Result<TcpStream> {
-    let stream = until("a connection is accepted", PATIENCE, interrupt, || match listener.accept() {
-        Ok((stream, _)) => Ok(Some(stream)),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error).context("accepting a connection"),
-    })?;
+    let stream =
+        until("a connection is accepted", PATIENCE, interrupt, || match listener.accept() {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error).context("accepting a connection"),
+        })?;
     patient(&stream)?;
     Ok(stream)
 }

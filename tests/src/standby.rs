@@ -14,7 +14,8 @@ pub const BOTH: &str = "{ preset: reinforce, level: local+remote }";
 
 /// True if every runtime has a standby and everything else that is promised holds.
 pub fn is_ready(status: &Status) -> bool {
-    let has_standby = |runtime: &Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
+    let has_standby =
+        |runtime: &Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
     status.protected() == Protected::Yes && status.runtimes().all(has_standby)
 }
 
@@ -87,7 +88,12 @@ pub fn state_server(status: &Status) -> Result<Process> {
 /// # Errors
 /// There are fewer state servers.
 pub fn nth_state_server(status: &Status, number: usize) -> Result<Process> {
-    let found = status.processes.iter().filter(|process| process.role == status::ROLE_STATE_SERVER).nth(number).cloned();
+    let found = status
+        .processes
+        .iter()
+        .filter(|process| process.role == status::ROLE_STATE_SERVER)
+        .nth(number)
+        .cloned();
     found.with_context(|| format!("there is a state server {number}: {status:?}"))
 }
 
@@ -104,11 +110,19 @@ pub fn kill_half_of_server(network: &Network, half: Half, interrupt: &Interrupt)
 ///
 /// # Errors
 /// The server does not have both again in time.
-pub fn kill_half_of_nth_server(network: &Network, number: usize, half: Half, interrupt: &Interrupt) -> Result<()> {
+pub fn kill_half_of_nth_server(
+    network: &Network,
+    number: usize,
+    half: Half,
+    interrupt: &Interrupt,
+) -> Result<()> {
     let state_server = |status: &Status| nth_state_server(status, number);
-    let is_ready =
-        |status: &Status| state_server(status).is_ok_and(|server| server.local_standby.is_some_and(|standby| standby.pid != 0));
-    let status = network.running.wait_for("the state server has a standby", GIVE_UP, interrupt, is_ready)?;
+    let is_ready = |status: &Status| {
+        state_server(status)
+            .is_ok_and(|server| server.local_standby.is_some_and(|standby| standby.pid != 0))
+    };
+    let status =
+        network.running.wait_for("the state server has a standby", GIVE_UP, interrupt, is_ready)?;
     let before = state_server(&status)?;
     let standby = before.local_standby.context("it was there a moment ago")?;
     let (victim, takeovers) = match half {
@@ -117,11 +131,22 @@ pub fn kill_half_of_nth_server(network: &Network, number: usize, half: Half, int
     };
     signal_pid(victim, Signal::KILL)?;
     let is_whole = |status: &Status| {
-        let Ok(Process { pid, incarnation, local_standby: Some(now), .. }) = state_server(status) else { return false };
+        let Ok(Process { pid, incarnation, local_standby: Some(now), .. }) = state_server(status)
+        else {
+            return false;
+        };
         let worker = if half == Half::Worker { standby.pid } else { before.pid };
-        pid == worker && incarnation == before.incarnation && now.takeovers == takeovers && ![0, victim].contains(&now.pid)
+        pid == worker
+            && incarnation == before.incarnation
+            && now.takeovers == takeovers
+            && ![0, victim].contains(&now.pid)
     };
-    network.running.wait_for("the server has a worker and a standby", GIVE_UP, interrupt, is_whole)?;
+    network.running.wait_for(
+        "the server has a worker and a standby",
+        GIVE_UP,
+        interrupt,
+        is_whole,
+    )?;
     Ok(())
 }
 

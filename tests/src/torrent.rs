@@ -106,7 +106,9 @@ impl Side {
         match self {
             Side::Inside => Ipv4Addr::new(172, 20, 5, 20 + (number % HOSTS) as u8),
             // Behind the server, which is the box's default gateway.
-            Side::Outside => Ipv4Addr::from_bits(u32::from_be_bytes([203, 0, 0, 0]) | number & 0xffff),
+            Side::Outside => {
+                Ipv4Addr::from_bits(u32::from_be_bytes([203, 0, 0, 0]) | number & 0xffff)
+            }
         }
     }
 
@@ -167,13 +169,18 @@ impl Kind {
         let mut frame = match self {
             Kind::SynsOfOne | Kind::SynsOfMany => return ends.syn(),
             Kind::ArpRequests => {
-                let [sender, target] = [side.neighbour(0), side.own()].map(|address| address.octets());
+                let [sender, target] =
+                    [side.neighbour(0), side.own()].map(|address| address.octets());
                 let head = [&[0xff; 6][..], &from_mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
                 let arp = [&from_mac[..], &sender, &[0; 6], &target].concat();
                 return [head, arp].concat();
             }
             Kind::Pings => {
-                let builder = PacketBuilder::ethernet2(from_mac, to_mac).ipv4(source.octets(), side.target().octets(), 64);
+                let builder = PacketBuilder::ethernet2(from_mac, to_mac).ipv4(
+                    source.octets(),
+                    side.target().octets(),
+                    64,
+                );
                 let builder = builder.icmpv4_echo_request(0, 1);
                 let mut frame = Vec::with_capacity(builder.size(16));
                 builder.write(&mut frame, &[0; 16]).expect("a small message has lengths that fit");
@@ -208,7 +215,12 @@ impl Kind {
             Kind::SynsOfOne => {
                 put(frame, at::L4, port(number), &tcp[1..]);
                 // Each pass over all ports has another destination host.
-                put_address(frame, at::DESTINATION, Ipv4Addr::from_bits(side.target().to_bits() + number / PORTS % 4), &tcp);
+                put_address(
+                    frame,
+                    at::DESTINATION,
+                    Ipv4Addr::from_bits(side.target().to_bits() + number / PORTS % 4),
+                    &tcp,
+                );
             }
             Kind::SynsOfMany => {
                 put_address(frame, at::SOURCE, side.host(number), &tcp);
@@ -232,7 +244,8 @@ impl Kind {
                 put(frame, at::ICMP_ID, (number / HOSTS) as u16, &[at::ICMP_SUM]);
             }
             Kind::ArpRequests => {
-                let target = if number.is_multiple_of(2) { side.own() } else { side.neighbour(number + 1) };
+                let target =
+                    if number.is_multiple_of(2) { side.own() } else { side.neighbour(number + 1) };
                 put_address(frame, at::ARP_SENDER, side.neighbour(number / 2), &[]);
                 put_address(frame, at::ARP_TARGET, target, &[]);
             }
@@ -240,7 +253,12 @@ impl Kind {
                 put_address(frame, at::SOURCE, side.host(number), &ip);
                 put(frame, at::L4, port(number / HOSTS), &[]);
                 if side == Side::Inside {
-                    put_address(frame, at::DESTINATION, Ipv4Addr::new(192, 0, 2, 130 + (number % MISSING) as u8), &ip);
+                    put_address(
+                        frame,
+                        at::DESTINATION,
+                        Ipv4Addr::new(192, 0, 2, 130 + (number % MISSING) as u8),
+                        &ip,
+                    );
                 }
             }
             Kind::Spoofed => {
@@ -291,7 +309,13 @@ const PAUSE: Duration = Duration::from_micros(500);
 impl Torrent {
     /// Begins a flood at this rate in frames per second, all sides together, or as fast
     /// as one sender can. `first` is the number of its first frame.
-    pub fn start(network: &Network, kind: Kind, sides: &[Side], rate: Option<u64>, first: u32) -> Result<Torrent> {
+    pub fn start(
+        network: &Network,
+        kind: Kind,
+        sides: &[Side],
+        rate: Option<u64>,
+        first: u32,
+    ) -> Result<Torrent> {
         let source = |side: Side| -> Result<Source> {
             let namespace = match side {
                 Side::Inside => &network.topology.client,
@@ -342,9 +366,16 @@ impl Drop for Torrent {
     }
 }
 
-fn pour(kind: Kind, rate: Option<u64>, first: u32, sources: &[Source], shared: &Shared) -> nix::Result<()> {
+fn pour(
+    kind: Kind,
+    rate: Option<u64>,
+    first: u32,
+    sources: &[Source],
+    shared: &Shared,
+) -> nix::Result<()> {
     let frame = |source: &Source| kind.frame(source.side, source.from_mac, source.to_mac);
-    let (mut frames, sides) = (sources.iter().map(frame).collect::<Vec<Vec<u8>>>(), sources.len() as u32);
+    let (mut frames, sides) =
+        (sources.iter().map(frame).collect::<Vec<Vec<u8>>>(), sources.len() as u32);
     let (mut number, mut last) = (first, Instant::now());
     // Billionths of a frame that are due.
     let mut due = 0;
@@ -368,7 +399,9 @@ fn pour(kind: Kind, rate: Option<u64>, first: u32, sources: &[Source], shared: &
             let sent = &shared.sent[*side as usize];
             match sender.send(frame) {
                 Ok(()) => sent.taken.fetch_add(1, Ordering::Relaxed),
-                Err(nix::errno::Errno::ENOBUFS | nix::errno::Errno::EAGAIN) => sent.refused.fetch_add(1, Ordering::Relaxed),
+                Err(nix::errno::Errno::ENOBUFS | nix::errno::Errno::EAGAIN) => {
+                    sent.refused.fetch_add(1, Ordering::Relaxed)
+                }
                 Err(error) => return Err(error),
             };
         }
@@ -391,14 +424,20 @@ struct Host {
 
 impl Host {
     fn of(namespace: &Namespace) -> Result<Host> {
-        let read = |file: &'static str| namespace.enter(move || std::fs::read_to_string(format!("/proc/thread-self/net/{file}")));
+        let read = |file: &'static str| {
+            namespace
+                .enter(move || std::fs::read_to_string(format!("/proc/thread-self/net/{file}")))
+        };
         let (snmp, dev) = (read("snmp")??, read("dev")??);
         let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Ip: "));
         let (names, values) = (lines.next().context("names")?, lines.next().context("values")?);
         let mut pairs = names.split(' ').zip(values.split(' '));
-        let (_, own) = pairs.find(|(name, _)| *name == "OutRequests").context("the kernel counts what it sends")?;
+        let (_, own) = pairs
+            .find(|(name, _)| *name == "OutRequests")
+            .context("the kernel counts what it sends")?;
         let mut devices = dev.lines().filter_map(|line| line.trim().split_once(':'));
-        let (_, counters) = devices.find(|(name, _)| *name == HOST_DEVICE).context("the device has counters")?;
+        let (_, counters) =
+            devices.find(|(name, _)| *name == HOST_DEVICE).context("the device has counters")?;
         // Eight counters of received frames, then bytes and packets of sent ones.
         let frames = counters.split_whitespace().nth(9).context("frames that were sent")?;
         Ok(Host { own: own.parse()?, frames: frames.parse()? })
@@ -426,7 +465,8 @@ impl Books {
         let received: u64 = self.status.ports.iter().map(|port| port.received).sum();
         let before: u64 = since.status.ports.iter().map(|port| port.received).sum();
         let crowded = ["queue_full", "arena_empty", "held_overflow", "parked_overflow", "log_full"];
-        let crowded = |status: &Status| crowded.iter().map(|reason| status.dropped(reason)).sum::<u64>();
+        let crowded =
+            |status: &Status| crowded.iter().map(|reason| status.dropped(reason)).sum::<u64>();
         (received - before).saturating_sub(crowded(&self.status) - crowded(&since.status))
     }
 
@@ -447,8 +487,11 @@ impl Books {
         for (side, (taken, refused)) in flood.into_iter().enumerate() {
             let (port, before) = (&now.ports[side], &then.ports[side]);
             let (host, host_before) = (self.hosts[side], since.hosts[side]);
-            let (came, frames, own) =
-                (at_device(port) - at_device(before), host.frames - host_before.frames, host.own - host_before.own);
+            let (came, frames, own) = (
+                at_device(port) - at_device(before),
+                host.frames - host_before.frames,
+                host.own - host_before.own,
+            );
             let slack = taken / 100 + 40;
             ensure!(
                 frames + slack >= taken + own,
@@ -464,7 +507,9 @@ impl Books {
             );
             all += taken;
         }
-        let received = |status: &Status| status.ports.iter().map(|port| port.received + port.originated).sum::<u64>();
+        let received = |status: &Status| {
+            status.ports.iter().map(|port| port.received + port.originated).sum::<u64>()
+        };
         let (came, became) = (received(now) - received(then), settled(now) - settled(then));
         ensure!(
             came.abs_diff(became) <= all / 100 + 40,
@@ -481,13 +526,17 @@ impl Books {
 /// Frames that came to a port's device.
 fn at_device(port: &Port) -> u64 {
     let lost = port.lost.iter().filter(|(name, _)| !name.starts_with("device_tx"));
-    port.received + lost.map(|(_, count)| count).sum::<u64>() + port.drops.get("frame_too_large").copied().unwrap_or(0)
+    port.received
+        + lost.map(|(_, count)| count).sum::<u64>()
+        + port.drops.get("frame_too_large").copied().unwrap_or(0)
 }
 
 /// Frames that the box has finished with: consumed, forwarded or dropped.
 fn settled(status: &Status) -> u64 {
     let of_ports: u64 = status.ports.iter().flat_map(|port| port.drops.values()).sum();
-    status.ports.iter().map(|port| port.consumed + port.forwarded).sum::<u64>() + status.drops.values().sum::<u64>() - of_ports
+    status.ports.iter().map(|port| port.consumed + port.forwarded).sum::<u64>()
+        + status.drops.values().sum::<u64>()
+        - of_ports
 }
 
 #[cfg(test)]
@@ -514,14 +563,16 @@ mod tests {
                         continue;
                     }
                     assert_eq!(checksum::checksum(&frame[at::IP..at::L4]), 0, "{kind:?}");
-                    let (from, to) = (&frame[at::SOURCE..at::DESTINATION], &frame[at::DESTINATION..at::L4]);
+                    let (from, to) =
+                        (&frame[at::SOURCE..at::DESTINATION], &frame[at::DESTINATION..at::L4]);
                     let sum = match frame[at::IP + 9] {
                         6 => checksum::transport(from, to, 6, &frame[at::L4..]),
                         1 => checksum::checksum(&frame[at::L4..]),
                         _ => u16::from_be_bytes([frame[at::UDP_SUM], frame[at::UDP_SUM + 1]]),
                     };
                     assert_eq!(sum, 0, "{kind:?}");
-                    let hosts = [CLIENT, SERVER].map(|host| host.parse::<Ipv4Addr>().unwrap().octets());
+                    let hosts =
+                        [CLIENT, SERVER].map(|host| host.parse::<Ipv4Addr>().unwrap().octets());
                     assert!(hosts.iter().all(|host| host != from && host != to), "{kind:?}");
                 }
                 let least = if kind == Kind::ArpRequests { 50 } else { 65_536 };

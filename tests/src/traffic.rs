@@ -1,7 +1,9 @@
 //! Clients and servers that fill in a [`Ledger`]: datagrams and connections, in both
 //! directions. New flows begin all the time.
 
-use crate::ledger::{CONNECTING, End, Ledger, Sum, Transport, Wrong, content, digest_of, heading, stream_byte};
+use crate::ledger::{
+    CONNECTING, End, Ledger, Sum, Transport, Wrong, content, digest_of, heading, stream_byte,
+};
 use crate::network::{SERVER, socket};
 use anyhow::{Context, Result};
 use holdfast_lab::Namespace;
@@ -149,15 +151,21 @@ impl Traffic {
     /// Starts servers and clients in their namespaces.
     pub fn start(client: &Namespace, server: &Namespace, plan: Plan) -> Result<Traffic> {
         let shared = Arc::new(Shared::default());
-        let datagrams = server.bind(|| UdpSocket::bind(plan.datagrams)).context("binding the server's port")?;
-        let streams = server.bind(|| TcpListener::bind(plan.streams)).context("listening at the server's port")?;
+        let datagrams =
+            server.bind(|| UdpSocket::bind(plan.datagrams)).context("binding the server's port")?;
+        let streams = server
+            .bind(|| TcpListener::bind(plan.streams))
+            .context("listening at the server's port")?;
         make_room(&datagrams)?;
         datagrams.set_read_timeout(Some(Duration::from_millis(20)))?;
         streams.set_nonblocking(true)?;
-        let mut traffic = Traffic { shared: shared.clone(), clients: Vec::new(), servers: Vec::new() };
+        let mut traffic =
+            Traffic { shared: shared.clone(), clients: Vec::new(), servers: Vec::new() };
         let (theirs, of_streams) = (shared.clone(), shared.clone());
         traffic.servers.push(std::thread::spawn(move || answer_datagrams(&datagrams, &theirs)));
-        traffic.servers.push(std::thread::spawn(move || accept_streams(&streams, plan, &of_streams)));
+        traffic
+            .servers
+            .push(std::thread::spawn(move || accept_streams(&streams, plan, &of_streams)));
         let namespace = client.clone();
         let theirs = shared.clone();
         traffic.clients.push(std::thread::spawn(move || {
@@ -165,7 +173,8 @@ impl Traffic {
             sent.and_then(|sent| Ok(sent?)).expect("datagrams can be sent");
         }));
         for at in 0..plan.connections + SHORT {
-            let (namespace, shared, is_short) = (client.clone(), shared.clone(), at >= plan.connections);
+            let (namespace, shared, is_short) =
+                (client.clone(), shared.clone(), at >= plan.connections);
             traffic.clients.push(std::thread::spawn(move || {
                 let opened = namespace.enter(|| open_streams(plan, is_short, at as u32, &shared));
                 opened.expect("there is a namespace");
@@ -201,7 +210,9 @@ impl Traffic {
     pub fn open(&self) -> Vec<Open> {
         let open = self.shared.open().clone();
         let book = self.shared.book();
-        open.into_iter().map(|(port, flow)| Open { port, flow, came: book.stream_came(flow) }).collect()
+        open.into_iter()
+            .map(|(port, flow)| Open { port, flow, came: book.stream_came(flow) })
+            .collect()
     }
 
     /// See [`Ledger::compare_mapping`].
@@ -238,7 +249,8 @@ impl Traffic {
         self.shared.stop.say();
         let ended: Vec<_> = self.clients.drain(..).map(JoinHandle::join).collect();
         self.shared.over.store(true, Ordering::Relaxed);
-        let ended: Vec<_> = ended.into_iter().chain(self.servers.drain(..).map(JoinHandle::join)).collect();
+        let ended: Vec<_> =
+            ended.into_iter().chain(self.servers.drain(..).map(JoinHandle::join)).collect();
         if !std::thread::panicking() {
             ended.into_iter().for_each(|ended| ended.expect("no client and no server panics"));
         }
@@ -295,13 +307,19 @@ fn send_datagrams(plan: Plan, shared: &Shared) -> std::io::Result<()> {
     loop {
         let elapsed = start.elapsed().as_millis() as u64;
         let is_stopping = *shared.stop.is_said();
-        while !is_stopping && senders.len() < plan.flows + (elapsed / plan.next_flow.as_millis() as u64) as usize {
+        while !is_stopping
+            && senders.len() < plan.flows + (elapsed / plan.next_flow.as_millis() as u64) as usize
+        {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             make_room(&socket)?;
             socket.connect(plan.datagrams)?;
             socket.set_nonblocking(true)?;
             let flow = shared.new_flow();
-            shared.ports.lock().unwrap_or_else(PoisonError::into_inner).push((socket.local_addr()?.port(), flow));
+            shared
+                .ports
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((socket.local_addr()?.port(), flow));
             senders.push(Sender { flow, socket, next: 0 });
         }
         // After a stall the backlog is not sent in one burst.
@@ -316,15 +334,19 @@ fn send_datagrams(plan: Plan, shared: &Shared) -> std::io::Result<()> {
         sent += due;
         receive_datagrams(&senders, shared);
         // Datagrams on their way may still arrive.
-        if is_stopping && last_call.get_or_insert_with(Instant::now).elapsed() > Duration::from_millis(500) {
+        if is_stopping
+            && last_call.get_or_insert_with(Instant::now).elapsed() > Duration::from_millis(500)
+        {
             return Ok(());
         }
     }
 }
 
 fn receive_datagrams(senders: &[Sender], shared: &Shared) {
-    let mut descriptors: Vec<PollFd<'_>> =
-        senders.iter().map(|sender| PollFd::from_borrowed_fd(sender.socket.as_fd(), PollFlags::IN)).collect();
+    let mut descriptors: Vec<PollFd<'_>> = senders
+        .iter()
+        .map(|sender| PollFd::from_borrowed_fd(sender.socket.as_fd(), PollFlags::IN))
+        .collect();
     let _ = poll(&mut descriptors, Some(&TICK));
     let mut block = [0; 2048];
     for (sender, _) in senders.iter().zip(&descriptors).filter(|(_, fd)| !fd.revents().is_empty()) {
@@ -332,9 +354,15 @@ fn receive_datagrams(senders: &[Sender], shared: &Shared) {
             match sender.socket.recv(&mut block) {
                 Ok(len) => {
                     // The ledger detects the datagram of another flow.
-                    let number =
-                        heading(&block[..len]).filter(|(flow, _)| *flow == sender.flow).map_or(u64::MAX >> 32, |found| found.1);
-                    shared.book().receive(End::Client, sender.flow, number, digest_of(&block[..len]));
+                    let number = heading(&block[..len])
+                        .filter(|(flow, _)| *flow == sender.flow)
+                        .map_or(u64::MAX >> 32, |found| found.1);
+                    shared.book().receive(
+                        End::Client,
+                        sender.flow,
+                        number,
+                        digest_of(&block[..len]),
+                    );
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 // An ICMP error; reading it has cleared it.
@@ -348,11 +376,12 @@ fn open_streams(plan: Plan, is_short: bool, at: u32, shared: &Shared) {
     loop {
         let flow = shared.new_flow();
         shared.book().open_stream(flow);
-        let opened = TcpStream::connect_timeout(&plan.streams, plan.patience).and_then(|mut stream| {
-            let port = stream.local_addr()?.port();
-            shared.open().insert(port, flow);
-            stream.write_all(&flow.to_be_bytes()).map(|()| (stream, port))
-        });
+        let opened =
+            TcpStream::connect_timeout(&plan.streams, plan.patience).and_then(|mut stream| {
+                let port = stream.local_addr()?.port();
+                shared.open().insert(port, flow);
+                stream.write_all(&flow.to_be_bytes()).map(|()| (stream, port))
+            });
         match opened {
             Ok((stream, port)) => {
                 let bytes = if is_short { SHORT_BYTES } else { u64::MAX };
@@ -360,7 +389,9 @@ fn open_streams(plan: Plan, is_short: bool, at: u32, shared: &Shared) {
                 pump(&stream, End::Client, flow, plan, shared, is_enough);
                 shared.open().remove(&port);
             }
-            Err(error) => shared.book().break_stream(End::Client, flow, &format!("{CONNECTING}{error}")),
+            Err(error) => {
+                shared.book().break_stream(End::Client, flow, &format!("{CONNECTING}{error}"))
+            }
         }
         // A long-lived stream is opened anew if it broke.
         if shared.stop.wait(NEXT_CONNECTION + Duration::from_millis(u64::from(at) * 10)) {
@@ -375,7 +406,8 @@ fn accept_streams(listener: &TcpListener, plan: Plan, shared: &Arc<Shared>) {
         match listener.accept() {
             Ok((stream, source)) => {
                 let shared = shared.clone();
-                threads.push(std::thread::spawn(move || serve_stream(stream, source, plan, &shared)));
+                threads
+                    .push(std::thread::spawn(move || serve_stream(stream, source, plan, &shared)));
             }
             Err(_) => await_client(listener),
         }
@@ -388,7 +420,10 @@ fn accept_streams(listener: &TcpListener, plan: Plan, shared: &Arc<Shared>) {
 fn await_client(listener: &TcpListener) {
     let mut ready = [PollFd::new(listener, PollFlags::IN)];
     // An interrupted wait ends early.
-    let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: LOOK_INTERVAL.subsec_nanos().into() }));
+    let _ = poll(
+        &mut ready,
+        Some(&Timespec { tv_sec: 0, tv_nsec: LOOK_INTERVAL.subsec_nanos().into() }),
+    );
 }
 
 fn serve_stream(mut stream: TcpStream, source: SocketAddr, plan: Plan, shared: &Shared) {
@@ -401,14 +436,19 @@ fn serve_stream(mut stream: TcpStream, source: SocketAddr, plan: Plan, shared: &
 
 /// Reads the flow number with which a connection begins; `None` if it does not come.
 fn read_flow(stream: &mut TcpStream, plan: Plan, shared: &Shared) -> Option<u32> {
-    stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(LOOK_INTERVAL))).ok()?;
+    stream
+        .set_nonblocking(false)
+        .and_then(|()| stream.set_read_timeout(Some(LOOK_INTERVAL)))
+        .ok()?;
     let (mut flow, mut got, since) = ([0; 4], 0, Instant::now());
     while got < flow.len() {
         match stream.read(&mut flow[got..]) {
             Ok(0) => return None,
             Ok(len) => got += len,
             Err(error) if error.kind() != ErrorKind::WouldBlock => return None,
-            Err(_) if since.elapsed() > plan.patience || shared.over.load(Ordering::Relaxed) => return None,
+            Err(_) if since.elapsed() > plan.patience || shared.over.load(Ordering::Relaxed) => {
+                return None;
+            }
             Err(_) => {}
         }
     }
@@ -417,7 +457,14 @@ fn read_flow(stream: &mut TcpStream, plan: Plan, shared: &Shared) -> Option<u32>
 
 /// Sends and receives until both directions have ended. `is_enough` gets the bytes sent
 /// and whether the other side has ended.
-fn pump(stream: &TcpStream, end: End, flow: u32, plan: Plan, shared: &Shared, is_enough: impl Fn(u64, bool) -> bool) {
+fn pump(
+    stream: &TcpStream,
+    end: End,
+    flow: u32,
+    plan: Plan,
+    shared: &Shared,
+    is_enough: impl Fn(u64, bool) -> bool,
+) {
     let pumped = try_pump(stream, end, flow, plan, shared, is_enough);
     if let Err(error) = pumped {
         shared.book().break_stream(end, flow, &error.to_string());
@@ -450,7 +497,8 @@ fn try_pump(
             }
         }
         if sent < made {
-            let bytes: Vec<u8> = (sent..made).map(|at| stream_byte(flow, end.other(), at)).collect();
+            let bytes: Vec<u8> =
+                (sent..made).map(|at| stream_byte(flow, end.other(), at)).collect();
             match stream.write(&bytes) {
                 Ok(written) => sent += written as u64,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -476,7 +524,12 @@ fn try_pump(
             _ if is_alone => return Err(ErrorKind::NotConnected.into()),
             _ if shared.lost().contains(&flow) => return Err(ErrorKind::ConnectionAborted.into()),
             Some(since) if since.elapsed() > GIVE_UP => return Err(ErrorKind::TimedOut.into()),
-            _ => await_stream(stream, is_over, sent < made, if ended.is_none() { next } else { Instant::now() + LOOK_INTERVAL }),
+            _ => await_stream(
+                stream,
+                is_over,
+                sent < made,
+                if ended.is_none() { next } else { Instant::now() + LOOK_INTERVAL },
+            ),
         }
     }
 }
@@ -490,7 +543,8 @@ fn await_stream(stream: &TcpStream, is_over: bool, has_more: bool, until: Instan
     // A wait for room to send is no longer than the interval of the other checks.
     let until = if has_more { until.max(Instant::now() + LOOK_INTERVAL) } else { until };
     let left = until.saturating_duration_since(Instant::now());
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+    let timeout =
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
     // A stream without an awaited event is not polled: a closed stream would end the wait
     // at once.
     let mut ready = [PollFd::new(stream, flags)];

@@ -80,21 +80,28 @@ impl LongDownload {
         let url = format!("http://{server}/{FILE_NAME}");
         let plan = Plan { url, bytes_per_second: Some(bytes_per_second), stalled_after };
         let download = Download::start(client, &plan)?;
-        let is_under_way = || Ok((download.received() > UNDER_WAY.min(bytes_per_second / 4)).then_some(()));
+        let is_under_way =
+            || Ok((download.received() > UNDER_WAY.min(bytes_per_second / 4)).then_some(()));
         until("the download is under way", PATIENCE, interrupt, is_under_way)?;
         let seen = download.received();
         Ok(LongDownload { download, seen })
     }
 
     /// Like `start`, in the office.
-    pub fn start_in(network: &Network, server: &str, bytes_per_second: u64) -> Result<LongDownload> {
+    pub fn start_in(
+        network: &Network,
+        server: &str,
+        bytes_per_second: u64,
+    ) -> Result<LongDownload> {
         let (client, interrupt) = (&network.topology.client, network.lab.interrupt());
         LongDownload::start(client, &network.site, server, bytes_per_second, GIVE_UP, interrupt)
     }
 
     /// Waits until more bytes have arrived than at the last call, or since the start.
     pub fn goes_on(&mut self, interrupt: &Interrupt) -> Result<()> {
-        until("the download goes on", PATIENCE, interrupt, || Ok((self.download.received() > self.seen).then_some(())))?;
+        until("the download goes on", PATIENCE, interrupt, || {
+            Ok((self.download.received() > self.seen).then_some(()))
+        })?;
         self.seen = self.download.received();
         Ok(())
     }
@@ -106,10 +113,17 @@ impl LongDownload {
     pub fn finish(mut self, interrupt: &Interrupt) -> Result<()> {
         self.seen = self.download.received();
         self.goes_on(interrupt)?;
-        ensure!(!self.download.is_over()?, "the download was over before the last failure: nothing was shown");
+        ensure!(
+            !self.download.is_over()?,
+            "the download was over before the last failure: nothing was shown"
+        );
         let outcome = self.download.stop(PATIENCE, interrupt)?;
         let sum = nginx::sum_of(File::open(file()?)?.take(outcome.bytes))?;
-        ensure!(outcome.error.is_none() && outcome.sum == sum, "of {} bytes some are others: {outcome:?}", outcome.bytes);
+        ensure!(
+            outcome.error.is_none() && outcome.sum == sum,
+            "of {} bytes some are others: {outcome:?}",
+            outcome.bytes
+        );
         Ok(())
     }
 }
@@ -126,17 +140,40 @@ pub struct LongIperf3 {
 impl LongIperf3 {
     /// Starts a transfer at this rate, by UDP or TCP; `reverse` is from the server to the
     /// client.
-    pub fn start(network: &Network, is_udp: bool, bits_per_second: u64, reverse: bool) -> Result<LongIperf3> {
-        let server = programs::iperf3_server(&network.lab, &network.topology.server, IPERF3_PORT, &["--json", "--one-off"])?;
+    pub fn start(
+        network: &Network,
+        is_udp: bool,
+        bits_per_second: u64,
+        reverse: bool,
+    ) -> Result<LongIperf3> {
+        let server = programs::iperf3_server(
+            &network.lab,
+            &network.topology.server,
+            IPERF3_PORT,
+            &["--json", "--one-off"],
+        )?;
         let mut command = network.topology.client.command("iperf3");
-        command.args(["--json", "--connect-timeout", "5000", "--client", SERVER, "--port", &IPERF3_PORT.to_string()]);
+        command.args([
+            "--json",
+            "--connect-timeout",
+            "5000",
+            "--client",
+            SERVER,
+            "--port",
+            &IPERF3_PORT.to_string(),
+        ]);
         command.args(["--time", "0", "--bitrate", &bits_per_second.to_string()]);
         // 1200 bytes fit every path; without --length iperf3 asks the path for its MTU.
         command.args(if is_udp { &["--udp", "--length", "1200"][..] } else { &[] });
         command.args(reverse.then_some("--reverse"));
         let client = Process::start(command, "iperf3", network.lab.scratch())?;
         let flows = |status: &Status| status.runtimes().map(|process| process.flows).sum::<u64>();
-        network.running.wait_for("the flows are there", PATIENCE, network.lab.interrupt(), |status| flows(status) >= 2)?;
+        network.running.wait_for(
+            "the flows are there",
+            PATIENCE,
+            network.lab.interrupt(),
+            |status| flows(status) >= 2,
+        )?;
         let mut transfer = LongIperf3 { client, server, reverse };
         transfer.goes_on(network)?;
         Ok(transfer)
@@ -145,7 +182,11 @@ impl LongIperf3 {
     /// Waits until the box has had more packets.
     pub fn goes_on(&mut self, network: &Network) -> Result<()> {
         network::wait_for_packets(network, 100)?;
-        ensure!(self.client.try_wait()?.is_none(), "iperf3 has ended: {}", self.client.last_words());
+        ensure!(
+            self.client.try_wait()?.is_none(),
+            "iperf3 has ended: {}",
+            self.client.last_words()
+        );
         Ok(())
     }
 

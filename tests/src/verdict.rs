@@ -35,7 +35,11 @@ pub fn ensure_served(datagrams: &Datagrams, flows: usize, lost: u64) -> Result<(
 /// # Errors
 /// The condition does not hold. The error also has the drops of these boxes, and the
 /// failures they saw.
-pub fn ensure_perfect<'a>(datagrams: &Datagrams, flows: usize, boxes: impl Iterator<Item = &'a RunningBox>) -> Result<()> {
+pub fn ensure_perfect<'a>(
+    datagrams: &Datagrams,
+    flows: usize,
+    boxes: impl Iterator<Item = &'a RunningBox>,
+) -> Result<()> {
     let is_perfect = || {
         ensure_served(datagrams, flows, 1)?;
         ensure!(datagrams.reordered == 0, "{datagrams:?}");
@@ -56,8 +60,14 @@ pub fn ensure_perfect<'a>(datagrams: &Datagrams, flows: usize, boxes: impl Itera
 /// A process has changed; the error names the first.
 pub fn ensure_same<'a>(before: impl Iterator<Item = &'a Process>, after: &Status) -> Result<()> {
     for old in before {
-        let new = after.processes.iter().find(|new| (new.role.as_str(), new.id) == (old.role.as_str(), old.id));
-        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
+        let new = after
+            .processes
+            .iter()
+            .find(|new| (new.role.as_str(), new.id) == (old.role.as_str(), old.id));
+        ensure!(
+            new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)),
+            "{old:?} became {new:?}"
+        );
     }
     Ok(())
 }

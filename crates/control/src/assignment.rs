@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-/// The first line that a manager writes to a process's standard input. Later lines are new
-/// keys (`K`). `T` is the role's own part.
+/// The first line that a manager writes to a process's standard input. Later lines are
+/// new keys (`K`). `T` is the role's own part.
 #[derive(Serialize, Deserialize)]
 pub struct Assignment<T, K> {
     /// The process's incarnation.

@@ -14,8 +14,8 @@ use crate::secret::read_secret;
 use crate::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, MAKER, Role};
 use rcgen::string::Ia5String;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
-    SerialNumber,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType, SerialNumber,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{DirBuilder, OpenOptions};
@@ -52,23 +52,35 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Subject, String> {
-        let named =
-            text.split_once(':').and_then(|(word, rest)| Some((Role::ALL.into_iter().find(|role| role.name() == word)?, rest)));
+        let named = text.split_once(':').and_then(|(word, rest)| {
+            Some((Role::ALL.into_iter().find(|role| role.name() == word)?, rest))
+        });
         let (role, rest) = named.unwrap_or((Role::Host, text));
-        let (name, places) = rest.split_once('=').map_or((rest, None), |(name, places)| (name, Some(places)));
+        let (name, places) =
+            rest.split_once('=').map_or((rest, None), |(name, places)| (name, Some(places)));
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(is_plain) {
+        if name.is_empty()
+            || name.len() > MAX_NAME
+            || name.starts_with('.')
+            || !name.chars().all(is_plain)
+        {
             return Err(format!(
                 "a name is 1 to {MAX_NAME} letters, digits, `-`, `_` or `.`, and does not begin with `.`: NAME, NAME=ADDRESS, operator:NAME or viewer:NAME"
             ));
         }
         if places.is_some() && role != Role::Host {
-            return Err(format!("`{name}` is no host: nobody asks at an address of a {}", role.name()));
+            return Err(format!(
+                "`{name}` is no host: nobody asks at an address of a {}",
+                role.name()
+            ));
         }
-        let places: Vec<String> = places.into_iter().flat_map(|places| places.split(',')).map(str::to_owned).collect();
+        let places: Vec<String> =
+            places.into_iter().flat_map(|places| places.split(',')).map(str::to_owned).collect();
         for place in &places {
             if place.parse::<IpAddr>().is_err() && !is_dns_name(place) {
-                return Err(format!("`{place}` is neither an address nor a name: NAME=ADDRESS,ADDRESS, without ports"));
+                return Err(format!(
+                    "`{place}` is neither an address nor a name: NAME=ADDRESS,ADDRESS, without ports"
+                ));
             }
         }
         Ok(Subject { role, name: name.to_owned(), places })
@@ -78,7 +90,10 @@ impl FromStr for Subject {
 fn is_dns_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-') && label.chars().all(is_plain)
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.chars().all(is_plain)
     };
     text.len() <= 253 && text.split('.').all(is_label)
 }
@@ -104,7 +119,8 @@ fn broken(error: &rcgen::Error) -> Failure {
 fn write(path: &Path, text: &str, is_secret: bool) -> Result<(), Failure> {
     let mode = if is_secret { 0o600 } else { 0o644 };
     let created = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-    let written = created.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+    let written =
+        created.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
     written.map_err(|error| failed(path, &error))
 }
 
@@ -120,7 +136,12 @@ fn serial() -> Result<SerialNumber, Failure> {
     }
 }
 
-fn params(name: String, unit: Option<&str>, from: OffsetDateTime, days: u32) -> Result<CertificateParams, Failure> {
+fn params(
+    name: String,
+    unit: Option<&str>,
+    from: OffsetDateTime,
+    days: u32,
+) -> Result<CertificateParams, Failure> {
     let mut params = CertificateParams::default();
     params.serial_number = Some(serial()?);
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -144,13 +165,17 @@ fn authority(directory: &Path, now: OffsetDateTime) -> Result<(Authority, bool),
     let (certificate_path, key_path) = (directory.join(CA_FILE), directory.join(CA_KEY_FILE));
     match (certificate_path.exists(), key_path.exists()) {
         (true, true) => {
-            let certificate = std::fs::read_to_string(&certificate_path).map_err(|error| failed(&certificate_path, &error))?;
+            let certificate = std::fs::read_to_string(&certificate_path)
+                .map_err(|error| failed(&certificate_path, &error))?;
             let wrong = |text: String| Failure::new(exit::CONFIGURATION, text);
             let key = read_secret(&key_path, MAKER, MAKER).map_err(wrong)?;
-            let unreadable = |path: &Path, error: &dyn std::fmt::Display| wrong(format!("`{}`: {error}", path.display()));
+            let unreadable = |path: &Path, error: &dyn std::fmt::Display| {
+                wrong(format!("`{}`: {error}", path.display()))
+            };
             let text = std::str::from_utf8(&key).map_err(|error| unreadable(&key_path, &error))?;
             let key = KeyPair::from_pem(text).map_err(|error| unreadable(&key_path, &error))?;
-            let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(|error| unreadable(&certificate_path, &error))?;
+            let issuer = Issuer::from_ca_cert_pem(&certificate, key)
+                .map_err(|error| unreadable(&certificate_path, &error))?;
             Ok((Authority { certificate, issuer }, false))
         }
         (false, false) => {
@@ -186,7 +211,12 @@ fn authority(directory: &Path, now: OffsetDateTime) -> Result<(Authority, bool),
 /// # Errors
 /// If a certificate exists already (exit code 1, and nothing is written), or files cannot
 /// be read or written.
-pub fn certify(directory: &Path, subjects: &[Subject], days: u32, now: OffsetDateTime) -> Result<Certified, Failure> {
+pub fn certify(
+    directory: &Path,
+    subjects: &[Subject],
+    days: u32,
+    now: OffsetDateTime,
+) -> Result<Certified, Failure> {
     for (at, subject) in subjects.iter().enumerate() {
         let path = directory.join(&subject.name);
         if path.exists() {
@@ -199,10 +229,17 @@ pub fn certify(directory: &Path, subjects: &[Subject], days: u32, now: OffsetDat
         if subjects[..at].iter().any(|other| other.name == subject.name)
             || [CA_FILE, CA_KEY_FILE].contains(&subject.name.as_str())
         {
-            return Err(Failure::new(exit::USAGE, format!("`{}`: each name is one directory, and comes once", subject.name)));
+            return Err(Failure::new(
+                exit::USAGE,
+                format!("`{}`: each name is one directory, and comes once", subject.name),
+            ));
         }
     }
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| failed(directory, &error))?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|error| failed(directory, &error))?;
     let (authority, has_new_authority) = authority(directory, now)?;
     let mut directories = Vec::new();
     for subject in subjects {
@@ -211,7 +248,13 @@ pub fn certify(directory: &Path, subjects: &[Subject], days: u32, now: OffsetDat
     Ok(Certified { has_new_authority, directories })
 }
 
-fn issue(directory: &Path, authority: &Authority, subject: &Subject, days: u32, now: OffsetDateTime) -> Result<PathBuf, Failure> {
+fn issue(
+    directory: &Path,
+    authority: &Authority,
+    subject: &Subject,
+    days: u32,
+    now: OffsetDateTime,
+) -> Result<PathBuf, Failure> {
     let mut params = params(subject.name.clone(), Some(subject.role.name()), now, days)?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -221,15 +264,19 @@ fn issue(directory: &Path, authority: &Authority, subject: &Subject, days: u32, 
         for place in own.into_iter().chain(&subject.places) {
             params.subject_alt_names.push(match place.parse() {
                 Ok(address) => SanType::IpAddress(address),
-                Err(_) => SanType::DnsName(Ia5String::try_from(place.as_str()).map_err(|error| broken(&error))?),
+                Err(_) => SanType::DnsName(
+                    Ia5String::try_from(place.as_str()).map_err(|error| broken(&error))?,
+                ),
             });
         }
     }
     params.use_authority_key_identifier_extension = true;
     let key = KeyPair::generate().map_err(|error| broken(&error))?;
-    let certificate = params.signed_by(&key, &authority.issuer).map_err(|error| broken(&error))?.pem();
+    let certificate =
+        params.signed_by(&key, &authority.issuer).map_err(|error| broken(&error))?.pem();
     // A directory gets its name only when it is complete.
-    let (new, path) = (directory.join(format!(".{}.new", subject.name)), directory.join(&subject.name));
+    let (new, path) =
+        (directory.join(format!(".{}.new", subject.name)), directory.join(&subject.name));
     let _ = std::fs::remove_dir_all(&new);
     DirBuilder::new().mode(0o700).create(&new).map_err(|error| failed(&new, &error))?;
     let written = write(&new.join(CA_FILE), &authority.certificate, false)
@@ -265,9 +312,18 @@ mod tests {
 
     #[test]
     fn whom_a_certificate_is_for_is_one_word() {
-        assert_eq!(subject("left"), Subject { role: Role::Host, name: "left".into(), places: vec![] });
-        assert_eq!(subject("left=10.9.0.1,fd00::1,left.example").places, ["10.9.0.1", "fd00::1", "left.example"]);
-        assert_eq!(subject("operator:alice"), Subject { role: Role::Operator, name: "alice".into(), places: vec![] });
+        assert_eq!(
+            subject("left"),
+            Subject { role: Role::Host, name: "left".into(), places: vec![] }
+        );
+        assert_eq!(
+            subject("left=10.9.0.1,fd00::1,left.example").places,
+            ["10.9.0.1", "fd00::1", "left.example"]
+        );
+        assert_eq!(
+            subject("operator:alice"),
+            Subject { role: Role::Operator, name: "alice".into(), places: vec![] }
+        );
         assert_eq!(subject("host:left"), subject("left"));
         for (wrong, expected) in [
             ("", "a name is"),
@@ -289,16 +345,23 @@ mod tests {
     fn what_is_made_can_be_used_and_keys_are_kept() {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("tls");
-        let made = certify_now(&directory, &["left=10.9.0.1", "operator:alice", "viewer:wall"]).unwrap();
+        let made =
+            certify_now(&directory, &["left=10.9.0.1", "operator:alice", "viewer:wall"]).unwrap();
         assert!(made.has_new_authority);
         let names = ["left", "alice", "wall"];
         assert_eq!(made.directories, names.map(|name| directory.join(name)));
         for (name, role) in names.into_iter().zip([Role::Host, Role::Operator, Role::Viewer]) {
-            let identity = loaded(&directory.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert_eq!((identity.holder().name.as_str(), identity.holder().role), (name, Some(role)));
+            let identity =
+                loaded(&directory.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(
+                (identity.holder().name.as_str(), identity.holder().role),
+                (name, Some(role))
+            );
             identity.client().unwrap();
         }
-        let mode = |path: &str| std::fs::metadata(directory.join(path)).unwrap().permissions().mode() & 0o777;
+        let mode = |path: &str| {
+            std::fs::metadata(directory.join(path)).unwrap().permissions().mode() & 0o777
+        };
         for (path, expected) in [
             ("", 0o700),
             ("ca.key", 0o600),
@@ -309,9 +372,16 @@ mod tests {
         ] {
             assert_eq!(mode(path), expected, "{path}");
         }
-        let mut there: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut there: Vec<_> = std::fs::read_dir(&directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         there.sort();
-        assert_eq!(there, ["alice", "ca.key", "ca.pem", "left", "wall"], "nothing else is left there");
+        assert_eq!(
+            there,
+            ["alice", "ca.key", "ca.pem", "left", "wall"],
+            "nothing else is left there"
+        );
     }
 
     /// A later command adds subjects under the same authority; it overwrites none, not
@@ -334,7 +404,10 @@ mod tests {
 
         std::fs::remove_file(directory.join("ca.key")).unwrap();
         let refused = certify_now(directory, &["fourth"]).unwrap_err();
-        assert!(refused.code == exit::NEGATIVE && refused.message.contains("ca.key` is not there"), "{refused}");
+        assert!(
+            refused.code == exit::NEGATIVE && refused.message.contains("ca.key` is not there"),
+            "{refused}"
+        );
         assert_eq!(std::fs::read(directory.join("ca.pem")).unwrap(), authority);
     }
 
@@ -356,14 +429,20 @@ mod tests {
         assert!(said(&paths("none.pem", good.1, good.2)).contains("none.pem`: `holdfast certify"));
         assert!(said(&paths(good.2, good.1, good.2)).contains("there is no certificate in it"));
         assert!(said(&paths(good.0, good.1, good.1)).contains("has mode 0644"));
-        assert!(said(&paths(good.0, good.1, "one/right/key.pem")).contains("is not the key of the certificate"));
-        assert!(said(&paths("other/ca.pem", good.1, good.2)).contains("not signed by the authority"));
+        assert!(
+            said(&paths(good.0, good.1, "one/right/key.pem"))
+                .contains("is not the key of the certificate")
+        );
+        assert!(
+            said(&paths("other/ca.pem", good.1, good.2)).contains("not signed by the authority")
+        );
         let key = scratch.path().join(good.2);
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
         let message = said(&paths(good.0, good.1, good.2));
         assert!(message.contains("has mode 0640") && message.contains("chmod 600"), "{message}");
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
-        std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
+        std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+            .unwrap();
         let message = said(&paths(good.0, good.1, good.2));
         assert!(message.contains("key.pem") && !message.contains("AAAA"), "{message}");
     }
@@ -384,7 +463,11 @@ mod tests {
             for (at, unit) in units.iter().enumerate() {
                 // A certificate keeps only one name of each type, so the second has the
                 // type's number written out.
-                let kind = if at == 0 { DnType::OrganizationalUnitName } else { DnType::CustomDnType(vec![2, 5, 4, 11]) };
+                let kind = if at == 0 {
+                    DnType::OrganizationalUnitName
+                } else {
+                    DnType::CustomDnType(vec![2, 5, 4, 11])
+                };
                 params.distinguished_name.push(kind, *unit);
             }
             let key = KeyPair::generate().unwrap();

@@ -55,8 +55,16 @@ impl Work {
     pub fn progress(&mut self) -> Result<Progress, Failure> {
         let client = &self.client.0;
         // An order has no time-out; the connection's pings tell if the box is alive.
-        let told = client.runtime.block_on(self.stream.message()).map_err(|status| client.door.refusal(&status))?;
-        told.ok_or_else(|| Failure::new(exit::UNAVAILABLE, "the box stopped telling how far it is: `holdfast status` shows it"))
+        let told = client
+            .runtime
+            .block_on(self.stream.message())
+            .map_err(|status| client.door.refusal(&status))?;
+        told.ok_or_else(|| {
+            Failure::new(
+                exit::UNAVAILABLE,
+                "the box stopped telling how far it is: `holdfast status` shows it",
+            )
+        })
     }
 
     /// Waits until the work is done; `each` gets every progress on the way.
@@ -94,8 +102,10 @@ impl Client {
 
     /// Makes a client, which connects with its first call.
     fn at(door: Door) -> Result<Client, Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-        let runtime = runtime.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("a client: {error}")))?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime
+            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("a client: {error}")))?;
         Ok(Client(Arc::new(Asking { door, runtime, api: OnceLock::new() })))
     }
 
@@ -113,11 +123,18 @@ impl Client {
     }
 
     /// Waits for an answer within the time-out.
-    fn wait<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Failure> {
+    fn wait<T>(
+        &self,
+        answer: impl Future<Output = Result<T, tonic::Status>>,
+    ) -> Result<T, Failure> {
         self.wait_for(ANSWER, answer)
     }
 
-    fn wait_for<T>(&self, patience: Duration, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Failure> {
+    fn wait_for<T>(
+        &self,
+        patience: Duration,
+        answer: impl Future<Output = Result<T, tonic::Status>>,
+    ) -> Result<T, Failure> {
         let Asking { door, runtime, .. } = &*self.0;
         let answered = runtime.block_on(async { timeout(patience, answer).await });
         answered.map_err(|_| door.late())?.map_err(|status| door.refusal(&status))
@@ -172,7 +189,8 @@ impl Client {
     /// As [`Client::ping`].
     pub fn progress_of(&self, what: get_progress_request::What) -> Result<Progress, Failure> {
         let mut api = self.api()?;
-        self.wait(api.get_progress(GetProgressRequest { what: Some(what) })).map(tonic::Response::into_inner)
+        self.wait(api.get_progress(GetProgressRequest { what: Some(what) }))
+            .map(tonic::Response::into_inner)
     }
 
     /// Waits until a drain that was begun before is over; `each` gets every state on the
@@ -181,7 +199,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::ping`]; a box that is too busy to answer is asked again for [`BUSY`].
-    pub fn watch_drain(&self, runtime: u32, mut each: impl FnMut(&Progress)) -> Result<Progress, Failure> {
+    pub fn watch_drain(
+        &self,
+        runtime: u32,
+        mut each: impl FnMut(&Progress),
+    ) -> Result<Progress, Failure> {
         let mut answered_at = Instant::now();
         loop {
             match self.progress_of(get_progress_request::What::Drained(runtime)) {
@@ -192,7 +214,9 @@ impl Client {
                     }
                     answered_at = Instant::now();
                 }
-                Err(failure) if failure.code != exit::TIMEOUT || answered_at.elapsed() > BUSY => return Err(failure),
+                Err(failure) if failure.code != exit::TIMEOUT || answered_at.elapsed() > BUSY => {
+                    return Err(failure);
+                }
                 Err(_) => {}
             }
             std::thread::sleep(LOOK);
@@ -217,7 +241,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::ping`]. A configuration that cannot be applied is an answer.
-    pub fn apply(&self, file: String, text: String, dry_run: bool) -> Result<apply_reply::Result, Failure> {
+    pub fn apply(
+        &self,
+        file: String,
+        text: String,
+        dry_run: bool,
+    ) -> Result<apply_reply::Result, Failure> {
         let mut api = self.api()?;
         let reply = self.wait(api.apply(ApplyRequest { file, text, dry_run }))?.into_inner();
         reply.result.ok_or_else(|| self.broken("its answer says nothing"))
@@ -296,7 +325,8 @@ impl Client {
     ) -> Result<u64, Failure> {
         let mut api = self.api()?;
         let wait_ms = wait.as_millis().min(u128::from(u64::MAX)) as u64;
-        let mut stream = self.wait(api.trace(TraceRequest { selector, count, wait_ms }))?.into_inner();
+        let mut stream =
+            self.wait(api.trace(TraceRequest { selector, count, wait_ms }))?.into_inner();
         loop {
             let reply = self.wait_for(wait.saturating_add(ANSWER), stream.message())?;
             match reply.and_then(|reply| reply.event) {
@@ -326,7 +356,8 @@ pub fn fetch(endpoint: Endpoint, tls: TlsPaths, host: &str) -> Result<Fetched, F
     let from = endpoint.to_string();
     let client = Client::at(Door::Api { endpoint, tls })?;
     let mut api = client.api()?.max_decoding_message_size(MAX_JOIN);
-    let JoinReply { cluster, text, files } = client.wait(api.join(JoinRequest { host: host.to_owned() }))?.into_inner();
+    let JoinReply { cluster, text, files } =
+        client.wait(api.join(JoinRequest { host: host.to_owned() }))?.into_inner();
     let mut kept = Vec::with_capacity(files.len());
     for File { path, contents } in files {
         let contents = zeroize::Zeroizing::new(contents);

@@ -51,9 +51,10 @@ impl Target {
     /// If the target is a control API.
     pub fn path(&self) -> Result<Option<PathBuf>, Failure> {
         match self.control.as_deref() {
-            Some(url) if url.contains("://") => {
-                Err(Failure::new(exit::USAGE, format!("`--control {url}`: this takes the path of the control socket")))
-            }
+            Some(url) if url.contains("://") => Err(Failure::new(
+                exit::USAGE,
+                format!("`--control {url}`: this takes the path of the control socket"),
+            )),
             control => Ok(control.map(PathBuf::from)),
         }
     }
@@ -61,9 +62,14 @@ impl Target {
     /// The box's door.
     pub(crate) fn door(&self) -> Result<Door, Failure> {
         let usage = |text: String| Failure::new(exit::USAGE, text);
-        let Some((scheme, place)) = self.control.as_deref().and_then(|control| control.split_once("://")) else {
+        let Some((scheme, place)) =
+            self.control.as_deref().and_then(|control| control.split_once("://"))
+        else {
             return match &self.tls {
-                Some(_) => Err(usage("`--tls` is for a control API: `--control https://ADDRESS:PORT` says which".to_owned())),
+                Some(_) => Err(usage(
+                    "`--tls` is for a control API: `--control https://ADDRESS:PORT` says which"
+                        .to_owned(),
+                )),
                 None => Door::socket(self.control.as_deref().map(Path::new)),
             };
         };
@@ -123,13 +129,17 @@ impl Door {
         match status.code() {
             Code::PermissionDenied | Code::Unauthenticated => Failure::new(exit::PERMISSION, said),
             Code::DeadlineExceeded => Failure::new(exit::TIMEOUT, said),
-            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => Failure::new(exit::NEGATIVE, text.to_owned()),
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
+                Failure::new(exit::NEGATIVE, text.to_owned())
+            }
             // The box has no time for this call now.
             Code::ResourceExhausted => match self {
                 Door::Socket(_) => Failure::new(exit::NEGATIVE, said),
                 Door::Api { .. } => Failure::new(exit::TIMEOUT, said),
             },
-            Code::Unimplemented => self.broken("it is of another version, and does not know this call"),
+            Code::Unimplemented => {
+                self.broken("it is of another version, and does not know this call")
+            }
             _ => self.broken(text),
         }
     }
@@ -151,9 +161,11 @@ impl Door {
             }
             Door::Api { endpoint, tls } => {
                 let wrong = |message: String| Failure::new(exit::CONFIGURATION, message);
-                let tls = Identity::load(tls).and_then(|identity| identity.client()).map_err(wrong)?;
+                let tls =
+                    Identity::load(tls).and_then(|identity| identity.client()).map_err(wrong)?;
                 let connecting = connect_tls(&endpoint.host, endpoint.port, tls);
-                self.channel_to(format!("https://{endpoint}"), PATIENCE * 2, PATIENCE, connecting).await
+                self.channel_to(format!("https://{endpoint}"), PATIENCE * 2, PATIENCE, connecting)
+                    .await
             }
         }
     }
@@ -175,14 +187,20 @@ impl Door {
         };
         let broken = |error: tonic::transport::Error| self.broken(&error.to_string());
         let channel = Channel::from_shared(uri).map_err(|error| self.broken(&error.to_string()))?;
-        let channel = channel.http2_keep_alive_interval(PATIENCE).keep_alive_timeout(silence).keep_alive_while_idle(true);
+        let channel = channel
+            .http2_keep_alive_interval(PATIENCE)
+            .keep_alive_timeout(silence)
+            .keep_alive_while_idle(true);
         channel_over(stream, channel).await.map_err(broken)
     }
 
     /// The failure to connect.
     fn failure(&self, error: &std::io::Error) -> Failure {
-        if let ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe = error.kind() {
-            return self.broken("it closed the connection: it may have too many clients; try again");
+        if let ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe =
+            error.kind()
+        {
+            return self
+                .broken("it closed the connection: it may have too many clients; try again");
         }
         match self {
             Door::Socket(path) => socket_failure(path, error),
@@ -194,11 +212,16 @@ impl Door {
 fn socket_failure(path: &Path, error: &std::io::Error) -> Failure {
     let path = path.display();
     let (code, text) = match error.kind() {
-        ErrorKind::PermissionDenied => {
-            (exit::PERMISSION, format!("{path}: only the user who started the box may ask it: use sudo"))
+        ErrorKind::PermissionDenied => (
+            exit::PERMISSION,
+            format!("{path}: only the user who started the box may ask it: use sudo"),
+        ),
+        ErrorKind::NotFound => {
+            (exit::UNAVAILABLE, format!("no box is running with the control socket {path}"))
         }
-        ErrorKind::NotFound => (exit::UNAVAILABLE, format!("no box is running with the control socket {path}")),
-        ErrorKind::ConnectionRefused => (exit::UNAVAILABLE, format!("{path}: the box that listened here has ended")),
+        ErrorKind::ConnectionRefused => {
+            (exit::UNAVAILABLE, format!("{path}: the box that listened here has ended"))
+        }
         _ => (exit::UNAVAILABLE, format!("no box answers at {path}: {error}")),
     };
     Failure::new(code, text)
@@ -206,11 +229,16 @@ fn socket_failure(path: &Path, error: &std::io::Error) -> Failure {
 
 fn tls_failure(place: &Endpoint, tls: &TlsPaths, error: &std::io::Error) -> Failure {
     let denied = |text: String| Failure::new(exit::PERMISSION, text);
-    let Some(wrong) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
+    let Some(wrong) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+    else {
         let text = match error.kind() {
-            ErrorKind::TimedOut => return Failure::new(exit::TIMEOUT, format!("{place}: the box does not answer")),
+            ErrorKind::TimedOut => {
+                return Failure::new(exit::TIMEOUT, format!("{place}: the box does not answer"));
+            }
             ErrorKind::ConnectionRefused => {
-                format!("nobody listens at {place}: is the box running, with `control:` in its configuration?")
+                format!(
+                    "nobody listens at {place}: is the box running, with `control:` in its configuration?"
+                )
             }
             _ => format!("no box answers at {place}: {error}"),
         };
@@ -227,19 +255,29 @@ fn tls_failure(place: &Endpoint, tls: &TlsPaths, error: &std::io::Error) -> Fail
             "{place}: the certificate there is not signed by the authority in `{}`: it is another cluster, or somebody in between",
             tls.ca.display()
         )),
-        rustls::Error::InvalidCertificate(error) => denied(format!("{place}: the certificate there is refused: {error}")),
+        rustls::Error::InvalidCertificate(error) => {
+            denied(format!("{place}: the certificate there is refused: {error}"))
+        }
         rustls::Error::AlertReceived(alert) => {
             let why = match alert {
-                AlertDescription::UnknownCA => "it is not signed by the authority that the box trusts".to_owned(),
-                AlertDescription::CertificateExpired => "it has expired, by the box's clock".to_owned(),
+                AlertDescription::UnknownCA => {
+                    "it is not signed by the authority that the box trusts".to_owned()
+                }
+                AlertDescription::CertificateExpired => {
+                    "it has expired, by the box's clock".to_owned()
+                }
                 AlertDescription::CertificateRequired => "there is none".to_owned(),
                 alert => format!("{alert:?}"),
             };
-            denied(format!("{place}: the box refuses the certificate in `{}`: {why}", tls.certificate.display()))
+            denied(format!(
+                "{place}: the box refuses the certificate in `{}`: {why}",
+                tls.certificate.display()
+            ))
         }
-        rustls::Error::InvalidMessage(_) => {
-            Failure::new(exit::UNAVAILABLE, format!("{place}: what listens there does not speak TLS"))
-        }
+        rustls::Error::InvalidMessage(_) => Failure::new(
+            exit::UNAVAILABLE,
+            format!("{place}: what listens there does not speak TLS"),
+        ),
         error => Failure::new(exit::UNAVAILABLE, format!("{place}: {error}")),
     }
 }
@@ -248,7 +286,11 @@ fn tls_failure(place: &Endpoint, tls: &TlsPaths, error: &std::io::Error) -> Fail
 ///
 /// # Errors
 /// The system's error; rustls's errors are inside one of the system's kinds.
-pub async fn connect_tls(host: &str, port: u16, tls: Arc<rustls::ClientConfig>) -> std::io::Result<TlsConnection> {
+pub async fn connect_tls(
+    host: &str,
+    port: u16,
+    tls: Arc<rustls::ClientConfig>,
+) -> std::io::Result<TlsConnection> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
@@ -265,14 +307,19 @@ pub async fn connect_tls(host: &str, port: u16, tls: Arc<rustls::ClientConfig>) 
 ///
 /// # Errors
 /// If the handshake of HTTP/2 has failed.
-pub async fn channel_over<S>(stream: S, channel: tonic::transport::Endpoint) -> Result<Channel, tonic::transport::Error>
+pub async fn channel_over<S>(
+    stream: S,
+    channel: tonic::transport::Endpoint,
+) -> Result<Channel, tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let stream = Arc::new(Mutex::new(Some(stream)));
     let connector = tower::service_fn(move |_: tonic::transport::Uri| {
         let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-        std::future::ready(taken.map(TokioIo::new).ok_or_else(|| std::io::Error::other("the connection is lost")))
+        std::future::ready(
+            taken.map(TokioIo::new).ok_or_else(|| std::io::Error::other("the connection is lost")),
+        )
     });
     channel.connect_with_connector(connector).await
 }

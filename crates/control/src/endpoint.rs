@@ -12,7 +12,12 @@ pub const CONTROL_PORT: u16 = 7443;
 /// # Errors
 /// The text says what the address should be.
 pub fn control_address(text: &str) -> Result<SocketAddr, String> {
-    let alone = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, CONTROL_PORT));
+    let alone = |text: &str| {
+        text.trim_matches(['[', ']'])
+            .parse::<IpAddr>()
+            .ok()
+            .map(|ip| SocketAddr::new(ip, CONTROL_PORT))
+    };
     let address = text.parse().ok().or_else(|| alone(text));
     address.filter(|address| address.port() != 0).ok_or_else(|| {
         format!(
@@ -46,10 +51,16 @@ impl std::str::FromStr for Endpoint {
         if let Ok(address) = control_address(text) {
             return Ok(Endpoint { host: address.ip().to_string(), port: address.port() });
         }
-        let wrong =
-            || format!("`{}` is no place of a control API: ADDRESS:PORT or NAME:PORT, like 10.9.0.1:7443", text.escape_debug());
+        let wrong = || {
+            format!(
+                "`{}` is no place of a control API: ADDRESS:PORT or NAME:PORT, like 10.9.0.1:7443",
+                text.escape_debug()
+            )
+        };
         let (host, port) = match text.split_once(':') {
-            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?),
+            Some((host, port)) => {
+                (host, port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?)
+            }
             None => (text, CONTROL_PORT),
         };
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -66,7 +77,9 @@ mod tests {
 
     #[test]
     fn a_place_is_an_address_or_a_name_with_a_port_or_without() {
-        let read = |text: &str| text.parse::<Endpoint>().map(|endpoint| endpoint.to_string()).map_err(|_| ());
+        let read = |text: &str| {
+            text.parse::<Endpoint>().map(|endpoint| endpoint.to_string()).map_err(|_| ())
+        };
         for (text, expected) in [
             ("10.9.0.1:99", Ok("10.9.0.1:99")),
             ("10.9.0.1", Ok("10.9.0.1:7443")),

@@ -59,8 +59,11 @@ const MAX_PATH: usize = 107;
 
 /// The default place of a cluster's socket.
 pub fn default_path(cluster: &str) -> PathBuf {
-    let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
-    base.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("holdfast").join(format!("{cluster}.sock"))
+    let base =
+        std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
+    base.map_or_else(|| PathBuf::from("/run"), PathBuf::from)
+        .join("holdfast")
+        .join(format!("{cluster}.sock"))
 }
 
 /// The socket of the only box on this machine, for commands without a target.
@@ -78,7 +81,10 @@ fn find_in(directory: &Path) -> Result<PathBuf, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             return Err(Failure::new(
                 exit::PERMISSION,
-                format!("{}: only the user who started the box may ask it: use sudo", directory.display()),
+                format!(
+                    "{}: only the user who started the box may ask it: use sudo",
+                    directory.display()
+                ),
             ));
         }
         Err(_) => return Err(none_in(directory)),
@@ -97,15 +103,22 @@ fn find_in(directory: &Path) -> Result<PathBuf, Failure> {
         [] => Err(none_in(directory)),
         _ => {
             sockets.sort();
-            let known: Vec<String> = sockets.iter().map(|path| path.display().to_string()).collect();
-            let message = format!("several boxes are running here: name one with --control PATH: {}", known.join(", "));
+            let known: Vec<String> =
+                sockets.iter().map(|path| path.display().to_string()).collect();
+            let message = format!(
+                "several boxes are running here: name one with --control PATH: {}",
+                known.join(", ")
+            );
             Err(Failure::new(exit::UNAVAILABLE, message))
         }
     }
 }
 
 fn none_in(directory: &Path) -> Failure {
-    let message = format!("no box is running here: no socket in {}; name one with --control PATH", directory.display());
+    let message = format!(
+        "no box is running here: no socket in {}; name one with --control PATH",
+        directory.display()
+    );
     Failure::new(exit::UNAVAILABLE, message)
 }
 
@@ -116,7 +129,10 @@ fn none_in(directory: &Path) -> Failure {
 pub fn check_path(path: &Path) -> Result<(), Failure> {
     let len = path.as_os_str().len();
     if len > MAX_PATH {
-        let message = format!("{}: the path of a socket has at most {MAX_PATH} bytes, this one {len}", path.display());
+        let message = format!(
+            "{}: the path of a socket has at most {MAX_PATH} bytes, this one {len}",
+            path.display()
+        );
         return Err(Failure::new(exit::UNAVAILABLE, message));
     }
     Ok(())

@@ -12,7 +12,11 @@ const LONGEST: u64 = 64 << 10;
 /// Opens a regular file without blocking: a pipe of that name would stop the box.
 /// `missing` is the command that makes the file, `remedy` the advice for a file of
 /// another kind.
-fn open(path: &Path, missing: &str, remedy: &str) -> Result<(std::fs::File, std::fs::Metadata), String> {
+fn open(
+    path: &Path,
+    missing: &str,
+    remedy: &str,
+) -> Result<(std::fs::File, std::fs::Metadata), String> {
     let name = path.display();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
@@ -25,14 +29,19 @@ fn open(path: &Path, missing: &str, remedy: &str) -> Result<(std::fs::File, std:
         return Err(format!("`{name}` is no regular file: {remedy}"));
     }
     if metadata.len() > LONGEST {
-        return Err(format!("`{name}` is longer than {} KiB: this is no file of keys or certificates", LONGEST >> 10));
+        return Err(format!(
+            "`{name}` is longer than {} KiB: this is no file of keys or certificates",
+            LONGEST >> 10
+        ));
     }
     Ok((file, metadata))
 }
 
 fn read(file: std::fs::File, path: &Path, len: u64) -> Result<Zeroizing<Vec<u8>>, String> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(len as usize + 1));
-    file.take(LONGEST).read_to_end(&mut bytes).map_err(|error| format!("`{}`: {error}", path.display()))?;
+    file.take(LONGEST)
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("`{}`: {error}", path.display()))?;
     Ok(bytes)
 }
 
@@ -54,7 +63,9 @@ pub fn read_secret(path: &Path, missing: &str, maker: &str) -> Result<Zeroizing<
     let (file, metadata) = open(path, missing, &format!("`{maker}` makes one with a key"))?;
     let (name, mode) = (path.display(), metadata.mode() & 0o7777);
     if mode & 0o077 != 0 {
-        return Err(format!("`{name}` has mode {mode:04o}, and others than its owner must not have the key: `chmod 600 {name}`"));
+        return Err(format!(
+            "`{name}` has mode {mode:04o}, and others than its owner must not have the key: `chmod 600 {name}`"
+        ));
     }
     read(file, path, metadata.len())
 }

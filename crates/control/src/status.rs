@@ -3,8 +3,8 @@
 //! The .proto file declares the status; the box, its commands and tests use its types.
 
 pub use crate::api::{
-    Bfd, ControlApi, Election, Failover, FlowTable, Host, Leader, LocalStandby, Network, Pool, Port, Process, Protected, Retry,
-    Rules, ServerPool, Statistic, StatisticValue, Status,
+    Bfd, ControlApi, Election, Failover, FlowTable, Host, Leader, LocalStandby, Network, Pool,
+    Port, Process, Protected, Retry, Rules, ServerPool, Statistic, StatisticValue, Status,
 };
 
 /// Version of the object, in its field `version`.
@@ -74,11 +74,15 @@ pub(crate) mod protected {
     use crate::api::Protected;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(crate) const WORDS: [(Protected, &str); 3] =
-        [(Protected::Yes, "yes"), (Protected::No, "no"), (Protected::ReSynchronising, "re-synchronising")];
+    pub(crate) const WORDS: [(Protected, &str); 3] = [
+        (Protected::Yes, "yes"),
+        (Protected::No, "no"),
+        (Protected::ReSynchronising, "re-synchronising"),
+    ];
 
     pub(crate) fn serialize<S: Serializer>(value: &i32, serializer: S) -> Result<S::Ok, S::Error> {
-        let word = WORDS.iter().find(|(known, _)| *known as i32 == *value).map_or("no", |(_, word)| word);
+        let word =
+            WORDS.iter().find(|(known, _)| *known as i32 == *value).map_or("no", |(_, word)| word);
         word.serialize(serializer)
     }
 
@@ -101,7 +105,9 @@ impl Status {
 
     /// The statistic with this name of this function.
     pub fn statistic(&self, function: &str, name: &str) -> Option<&Statistic> {
-        self.statistics.iter().find(|statistic| statistic.function == function && statistic.name == name)
+        self.statistics
+            .iter()
+            .find(|statistic| statistic.function == function && statistic.name == name)
     }
 
     /// The runtime with this node id.
@@ -118,7 +124,9 @@ impl Status {
 
     /// The failure of this incarnation of this runtime, if it was seen.
     pub fn failover(&self, runtime: u32, incarnation: u64) -> Option<&Failover> {
-        self.failovers.iter().find(|failover| failover.runtime == runtime && failover.incarnation == incarnation)
+        self.failovers
+            .iter()
+            .find(|failover| failover.runtime == runtime && failover.incarnation == incarnation)
     }
 
     /// The packets dropped for this reason.
@@ -176,20 +184,30 @@ mod tests {
     /// them.
     #[test]
     fn the_object_is_as_it_was() {
-        let mut status =
-            Status { processes: vec![runtime(16, 5, STATE_RUNNING)], ports: vec![Port::default()], ..Status::default() };
-        for (protected, word) in
-            [(Protected::Yes, "yes"), (Protected::No, "no"), (Protected::ReSynchronising, "re-synchronising")]
-        {
+        let mut status = Status {
+            processes: vec![runtime(16, 5, STATE_RUNNING)],
+            ports: vec![Port::default()],
+            ..Status::default()
+        };
+        for (protected, word) in [
+            (Protected::Yes, "yes"),
+            (Protected::No, "no"),
+            (Protected::ReSynchronising, "re-synchronising"),
+        ] {
             status.set_protected(protected);
             assert_eq!(serde_json::to_value(&status).unwrap()["protected"], word);
         }
-        let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+        let keys = |value: &serde_json::Value| {
+            value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ")
+        };
         let object = serde_json::to_value(&status).unwrap();
         let expected = "absent_flows copies_differed drops failovers fetched_states flow_tables hosts may_forget pools ports processes \
                         protected rules statistics survives version";
         assert_eq!(keys(&object), expected);
-        assert_eq!(keys(&object["processes"][0]), "cluster drops flows host id incarnation packets pid role state");
+        assert_eq!(
+            keys(&object["processes"][0]),
+            "cluster drops flows host id incarnation packets pid role state"
+        );
         let expected = "bfd consumed device driver drops forwarded lost mac mtu name originated received transmitted up";
         assert_eq!(keys(&object["ports"][0]), expected);
         assert_eq!(serde_json::from_value::<Status>(object).unwrap(), status);
@@ -197,7 +215,11 @@ mod tests {
 
     #[test]
     fn the_busiest_runtime_is_one_that_serves() {
-        let processes = vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)];
+        let processes = vec![
+            runtime(16, 5, STATE_RUNNING),
+            runtime(17, 9, "failed"),
+            runtime(18, 2, STATE_RUNNING),
+        ];
         let mut status = Status { processes, ..Status::default() };
         assert_eq!(status.busiest_runtime(None).unwrap().id, 16);
         assert_eq!(status.busiest_runtime(Some(16)).unwrap().id, 18);

@@ -65,7 +65,8 @@ impl Table {
     /// A table with these rows.
     pub fn of(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
         let mut table = Table::new(head);
-        rows.into_iter().for_each(|row| table.row(row.into_iter().map(|word| (word, Tone::Plain)).collect()));
+        rows.into_iter()
+            .for_each(|row| table.row(row.into_iter().map(|word| (word, Tone::Plain)).collect()));
         table
     }
 
@@ -84,13 +85,21 @@ impl Table {
         // Text from outside must not move the cursor.
         let clean = |word: &str| word.replace(|character: char| character.is_control(), "\u{fffd}");
         let head = self.head.iter().map(|word| (clean(word), Tone::Head)).collect::<Vec<_>>();
-        let rows = self.rows.iter().map(|row| row.iter().map(|(word, tone)| (clean(word), *tone)).collect());
+        let rows = self
+            .rows
+            .iter()
+            .map(|row| row.iter().map(|(word, tone)| (clean(word), *tone)).collect());
         let lines: Vec<Vec<(String, Tone)>> = std::iter::once(head).chain(rows).collect();
         let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
         let is_number = |word: &str| word == "-" || word.parse::<f64>().is_ok();
         let mut text = String::new();
         let width = |column: usize| {
-            lines.iter().filter_map(|line| line.get(column)).map(|(word, _)| word.chars().count()).max().unwrap_or(0)
+            lines
+                .iter()
+                .filter_map(|line| line.get(column))
+                .map(|(word, _)| word.chars().count())
+                .max()
+                .unwrap_or(0)
         };
         let shape: Vec<(usize, bool)> = (0..columns)
             .map(|column| {
@@ -103,7 +112,8 @@ impl Table {
             for ((word, tone), (width, is_right)) in line.iter().zip(&shape) {
                 let gap = " ".repeat(width - word.chars().count());
                 let word = style.paint(word, *tone);
-                padded += &if *is_right { format!("{gap}{word}  ") } else { format!("{word}{gap}  ") };
+                padded +=
+                    &if *is_right { format!("{gap}{word}  ") } else { format!("{word}{gap}  ") };
             }
             text += padded.trim_end();
             text.push('\n');
@@ -133,8 +143,12 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_word_and_numbers_stand_right() {
-        let rows = [vec!["a".to_owned(), "7".to_owned()], vec!["\u{1b}bcd".to_owned(), "1234".to_owned()]];
-        assert_eq!(Table::of(&["name", "flows"], rows).text(Style::PLAIN), "name  flows\na         7\n\u{fffd}bcd   1234\n");
+        let rows =
+            [vec!["a".to_owned(), "7".to_owned()], vec!["\u{1b}bcd".to_owned(), "1234".to_owned()]];
+        assert_eq!(
+            Table::of(&["name", "flows"], rows).text(Style::PLAIN),
+            "name  flows\na         7\n\u{fffd}bcd   1234\n"
+        );
         assert_eq!(Table::new(&["name", "flows"]).text(Style::PLAIN), "name  flows\n");
     }
 
@@ -142,6 +156,9 @@ mod tests {
     fn colour_does_not_change_the_width() {
         let mut table = Table::new(&["a", "b"]);
         table.row(vec![("ok".to_owned(), Tone::Good), ("x".to_owned(), Tone::Plain)]);
-        assert_eq!(table.text(Style { coloured: true }), "\x1b[1ma\x1b[0m   \x1b[1mb\x1b[0m\n\x1b[32mok\x1b[0m  x\n");
+        assert_eq!(
+            table.text(Style { coloured: true }),
+            "\x1b[1ma\x1b[0m   \x1b[1mb\x1b[0m\n\x1b[32mok\x1b[0m  x\n"
+        );
     }
 }

@@ -40,7 +40,11 @@ pub struct TlsPaths {
 impl TlsPaths {
     /// The files with the names that `holdfast certify` gives them.
     pub fn in_directory(directory: &Path) -> TlsPaths {
-        TlsPaths { ca: directory.join(CA_FILE), certificate: directory.join(CERTIFICATE_FILE), key: directory.join(KEY_FILE) }
+        TlsPaths {
+            ca: directory.join(CA_FILE),
+            certificate: directory.join(CERTIFICATE_FILE),
+            key: directory.join(KEY_FILE),
+        }
     }
 }
 
@@ -107,9 +111,16 @@ pub struct Holder {
 
 /// Reads the holder of a certificate; empty for an unreadable one.
 pub fn holder(certificate: &CertificateDer<'_>) -> Holder {
-    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Holder { name: String::new(), role: None } };
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
+        return Holder { name: String::new(), role: None };
+    };
     let subject = certificate.subject();
-    let name = subject.iter_common_name().next().and_then(|name| name.as_str().ok()).unwrap_or_default().to_owned();
+    let name = subject
+        .iter_common_name()
+        .next()
+        .and_then(|name| name.as_str().ok())
+        .unwrap_or_default()
+        .to_owned();
     let mut units = subject.iter_organizational_unit();
     // Two units would be ambiguous.
     let unit = units.next().filter(|_| units.next().is_none()).and_then(|unit| unit.as_str().ok());
@@ -148,12 +159,15 @@ impl Identity {
         let authorities_der = certificates(&paths.ca)?;
         let mut authorities = RootCertStore::empty();
         for certificate in &authorities_der {
-            authorities.add(certificate.clone()).map_err(|error| format!("`{}`: {error}", paths.ca.display()))?;
+            authorities
+                .add(certificate.clone())
+                .map_err(|error| format!("`{}`: {error}", paths.ca.display()))?;
         }
         let chain = certificates(&paths.certificate)?;
         let key = read_secret(&paths.key, MAKER, MAKER)?;
-        let key = PrivateKeyDer::from_pem_slice(&key)
-            .map_err(|error| format!("`{}`: there is no key in it (PEM): {error}", paths.key.display()))?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| {
+            format!("`{}`: there is no key in it (PEM): {error}", paths.key.display())
+        })?;
         check(paths, &chain, &authorities_der)?;
         let signing = provider()
             .key_provider
@@ -163,7 +177,11 @@ impl Identity {
         if let Err(error) = pair.keys_match() {
             let text = match error {
                 rustls::Error::InconsistentKeys(_) => {
-                    format!("`{}` is not the key of the certificate in `{}`", paths.key.display(), paths.certificate.display())
+                    format!(
+                        "`{}` is not the key of the certificate in `{}`",
+                        paths.key.display(),
+                        paths.certificate.display()
+                    )
                 }
                 error => format!("`{}`: {error}", paths.certificate.display()),
             };
@@ -185,9 +203,12 @@ impl Identity {
     /// The error of rustls.
     pub fn server(&self) -> Result<(Arc<ServerConfig>, Arc<dyn ClientCertVerifier>), String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.authorities.clone()), provider())
-            .build()
-            .map_err(|error| failed(&error))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(
+            Arc::new(self.authorities.clone()),
+            provider(),
+        )
+        .build()
+        .map_err(|error| failed(&error))?;
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|error| failed(&error))?
@@ -220,7 +241,11 @@ impl Identity {
 
 /// Checks the certificate as a peer would, where it can be mended: its time, and its
 /// signature.
-fn check(paths: &TlsPaths, chain: &[CertificateDer<'_>], authorities: &[CertificateDer<'_>]) -> Result<(), String> {
+fn check(
+    paths: &TlsPaths,
+    chain: &[CertificateDer<'_>],
+    authorities: &[CertificateDer<'_>],
+) -> Result<(), String> {
     let name = paths.certificate.display();
     let wrong = |error: &dyn std::fmt::Display| format!("`{name}`: {error}");
     let parsed = chain.iter().map(|der| X509Certificate::from_der(der).map(|(_, parsed)| parsed));
@@ -233,10 +258,17 @@ fn check(paths: &TlsPaths, chain: &[CertificateDer<'_>], authorities: &[Certific
             validity.not_before, validity.not_after
         ));
     }
-    let authorities = authorities.iter().filter_map(|der| X509Certificate::from_der(der).ok().map(|(_, parsed)| parsed));
+    let authorities = authorities
+        .iter()
+        .filter_map(|der| X509Certificate::from_der(der).ok().map(|(_, parsed)| parsed));
     let mut issuers = authorities.chain(parsed.iter().skip(1).cloned());
-    if !issuers.any(|issuer| issuer.subject() == own.issuer() && own.verify_signature(Some(issuer.public_key())).is_ok()) {
-        return Err(format!("`{name}` is not signed by the authority in `{}`: they are of different sets", paths.ca.display()));
+    if !issuers.any(|issuer| {
+        issuer.subject() == own.issuer() && own.verify_signature(Some(issuer.public_key())).is_ok()
+    }) {
+        return Err(format!(
+            "`{name}` is not signed by the authority in `{}`: they are of different sets",
+            paths.ca.display()
+        ));
     }
     Ok(())
 }

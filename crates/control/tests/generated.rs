@@ -1,6 +1,6 @@
-//! The types of the control API, and of what is used of etcd's, are kept as files: no build needs what makes
-//! them. Here it is seen whether each is what its .proto file gives. Both are in one test, so that one crate
-//! alone has the generator.
+//! The types of the control API, and the used part of etcd's, are kept as files: no build
+//! needs the generator. This test compares each file with what its .proto file gives. Both
+//! are in one test, so that one crate alone has the generator.
 
 use protox::prost_reflect::prost_types::FileDescriptorProto;
 use std::collections::VecDeque;
@@ -9,7 +9,8 @@ use tonic_prost_build::Builder;
 /// Command that makes the files anew.
 const COMMAND: &str = "`REGENERATE=1 cargo test -p holdfast-control --test generated`";
 
-/// Fields that are not in an object of JSON while they are absent. Others that are absent are null there.
+/// Fields that are not in an object of JSON while they are absent. Other absent fields are
+/// null there.
 const LEFT_OUT: [&str; 11] = [
     "FlowTable.forgotten",
     "FlowTable.half_open",
@@ -24,8 +25,8 @@ const LEFT_OUT: [&str; 11] = [
     "Status.election",
 ];
 
-/// The control API, both sides of it. The commands print its messages as JSON too: serde takes them over by the names of their
-/// fields.
+/// The control API, both sides of it. The commands print its messages as JSON too: serde
+/// takes them over by the names of their fields.
 fn control() -> Builder {
     let of = |field: &str| format!("holdfast.control.v1.{field}");
     let builder = tonic_prost_build::configure()
@@ -33,7 +34,10 @@ fn control() -> Builder {
         .message_attribute(".", "#[serde(default)]")
         .skip_debug([of("File")])
         .field_attribute(of("Status.protected"), "#[serde(with = \"crate::status::protected\")]")
-        .field_attribute(of("ListFlowsReply.next"), "#[serde(skip_serializing_if = \"Vec::is_empty\")]")
+        .field_attribute(
+            of("ListFlowsReply.next"),
+            "#[serde(skip_serializing_if = \"Vec::is_empty\")]",
+        )
         .btree_map(".");
     let leave_out = |builder: Builder, field: &&str| {
         builder.field_attribute(of(field), "#[serde(skip_serializing_if = \"Option::is_none\")]")
@@ -41,7 +45,8 @@ fn control() -> Builder {
     LEFT_OUT.iter().fold(builder, leave_out)
 }
 
-/// The types, as they come out of the .proto file of this package below `root`, and what says that file of its fields.
+/// The types, as they come out of the .proto file of this package below `root`, and the
+/// file's comments on its fields.
 fn generate(builder: Builder, root: &str, file: &str, package: &str) -> (String, String) {
     let directory = tempfile::tempdir().unwrap();
     let descriptors = protox::compile([file], [root]).unwrap();
@@ -50,17 +55,26 @@ fn generate(builder: Builder, root: &str, file: &str, package: &str) -> (String,
     (std::fs::read_to_string(directory.path().join(format!("{package}.rs"))).unwrap(), fields)
 }
 
-/// The fields of what `status` and `flows` print, with their comments: what `holdfast explain` says of them.
+/// The fields of what `status` and `flows` print, with the comments that `holdfast
+/// explain` gives.
 fn fields(file: &FileDescriptorProto) -> String {
-    const HEAD: &str = "// This file is @generated from the comments of the .proto file.\n\n\
-        /// A field of what the commands print.\n#[derive(Debug, Clone, Copy, PartialEq, Eq)]\npub struct Field {\n    \
-        /// Its name.\n    pub name: &'static str,\n    /// Where it is.\n    pub kind: &'static str,\n    \
-        /// Its meaning.\n    pub meaning: &'static str,\n}\n\n/// All of them.\npub const FIELDS: &[Field] = &[\n";
+    const HEAD: &str = "// This file is @generated from the comments of the .proto file.\n\
+        \n/// A field of what the commands print.\n#[derive(Debug, Clone, Copy, PartialEq, Eq)]\
+        \npub struct Field {\
+        \n    /// Its name.\n    pub name: &'static str,\
+        \n    /// Where it is.\n    pub kind: &'static str,\
+        \n    /// Its meaning.\n    pub meaning: &'static str,\n}\n\
+        \n/// All of them.\npub const FIELDS: &[Field] = &[\n";
     let mut text = HEAD.to_owned();
     let mut seen = Vec::new();
-    let mut open = VecDeque::from([("Status", "field of `status`".to_owned()), ("Flow", "field of `flows`".to_owned())]);
+    let mut open = VecDeque::from([
+        ("Status", "field of `status`".to_owned()),
+        ("Flow", "field of `flows`".to_owned()),
+    ]);
     while let Some((message, kind)) = open.pop_front() {
-        let Some(at) = file.message_type.iter().position(|known| known.name() == message) else { continue };
+        let Some(at) = file.message_type.iter().position(|known| known.name() == message) else {
+            continue;
+        };
         if seen.contains(&message) {
             continue;
         }
@@ -68,9 +82,15 @@ fn fields(file: &FileDescriptorProto) -> String {
         for (number, field) in file.message_type[at].field.iter().enumerate() {
             let path = [4, at as i32, 2, number as i32];
             let locations = file.source_code_info.iter().flat_map(|info| &info.location);
-            let comment = locations.filter(|location| location.path == path).map(|location| location.leading_comments());
+            let comment = locations
+                .filter(|location| location.path == path)
+                .map(|location| location.leading_comments());
             let words: Vec<&str> = comment.flat_map(str::split_whitespace).collect();
-            text += &format!("    Field {{ name: {:?}, kind: {kind:?}, meaning: {:?} }},\n", field.name(), words.join(" "));
+            text += &format!(
+                "    Field {{ name: {:?}, kind: {kind:?}, meaning: {:?} }},\n",
+                field.name(),
+                words.join(" ")
+            );
             let inside = format!("{kind}, in `{}`", field.name());
             open.push_back((field.type_name().rsplit('.').next().unwrap_or(""), inside));
         }

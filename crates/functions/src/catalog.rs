@@ -9,10 +9,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 type Build = fn(&Value, &Zones) -> Result<Arc<dyn Configured>, ConfigError>;
 type Entry = (&'static str, Build, fn() -> Schema);
 
-fn build_as<N: NetworkFunction>(config: &Value, zones: &Zones) -> Result<Arc<dyn Configured>, ConfigError> {
+fn build_as<N: NetworkFunction>(
+    config: &Value,
+    zones: &Zones,
+) -> Result<Arc<dyn Configured>, ConfigError> {
     // The bare name stands for a function without configuration.
-    let config = if config.is_null() { Value::Object(serde_json::Map::new()) } else { config.clone() };
-    let config = serde_json::from_value(config).map_err(|error| ConfigError::at("", error.to_string()))?;
+    let config =
+        if config.is_null() { Value::Object(serde_json::Map::new()) } else { config.clone() };
+    let config =
+        serde_json::from_value(config).map_err(|error| ConfigError::at("", error.to_string()))?;
     Ok(Arc::new(Built::<N>::new(config, zones)?))
 }
 
@@ -66,10 +71,16 @@ pub fn build(name: &str, config: &Value) -> Result<Box<dyn Function>, ConfigErro
 ///
 /// # Errors
 /// No function has this name, or the configuration is wrong.
-pub fn configured(name: &str, config: &Value, zones: &Zones) -> Result<Arc<dyn Configured>, ConfigError> {
-    let build = entries().into_iter().find(|(other, _, _)| *other == name).map(|(_, build, _)| build);
+pub fn configured(
+    name: &str,
+    config: &Value,
+    zones: &Zones,
+) -> Result<Arc<dyn Configured>, ConfigError> {
     let build =
-        build.ok_or_else(|| ConfigError::at("", format!("there is no function `{name}`: one of {}", names().join(", "))))?;
+        entries().into_iter().find(|(other, _, _)| *other == name).map(|(_, build, _)| build);
+    let build = build.ok_or_else(|| {
+        ConfigError::at("", format!("there is no function `{name}`: one of {}", names().join(", ")))
+    })?;
     build(config, zones)
 }
 
@@ -78,6 +89,9 @@ pub fn configured(name: &str, config: &Value, zones: &Zones) -> Result<Arc<dyn C
 /// # Errors
 /// As [`build`], with the index of the function in front of the path.
 pub fn chain(functions: &[(String, Value)]) -> Result<Chain, (usize, ConfigError)> {
-    let built = functions.iter().enumerate().map(|(at, (name, config))| build(name, config).map_err(|error| (at, error)));
+    let built = functions
+        .iter()
+        .enumerate()
+        .map(|(at, (name, config))| build(name, config).map_err(|error| (at, error)));
     Ok(Chain::new(built.collect::<Result<Vec<_>, _>>()?))
 }

@@ -13,7 +13,8 @@ use crate::rewrite::{has_possible_mtu, quoted_sequence};
 use crate::tcp;
 use crate::tracked::{FIREWALL, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{
-    ConfigError, Context, Counters, Direction, DropReason, Expected, Log, NetworkFunction, Open, Opening, Packet, Verdict,
+    ConfigError, Context, Counters, Direction, DropReason, Expected, Log, NetworkFunction, Open,
+    Opening, Packet, Verdict,
 };
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::selector::{PacketSelector, SelectorError};
@@ -96,7 +97,11 @@ pub fn take_log(rest: &str) -> (bool, &str) {
 }
 
 fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
-    let error = |offset: usize, message: String| ConfigError { path: format!("rules[{at}]"), message, offset: Some(offset) };
+    let error = |offset: usize, message: String| ConfigError {
+        path: format!("rules[{at}]"),
+        message,
+        offset: Some(offset),
+    };
     let trimmed = text.trim_start();
     let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
     let action = match word {
@@ -106,7 +111,9 @@ fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
         _ => {
             return Err(error(
                 text.len() - trimmed.len(),
-                format!("`{word}` is not an action: a rule begins with `allow`, `deny` or `reject`"),
+                format!(
+                    "`{word}` is not an action: a rule begins with `allow`, `deny` or `reject`"
+                ),
             ));
         }
     };
@@ -120,14 +127,17 @@ fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
 /// type, which is then not one of errors or replies in both IPv4 and IPv6.
 fn may_open(packet: &Packet, is_named: bool) -> bool {
     let asks = |echo: u8, exchange: fn(u8) -> Option<(u8, bool)>| {
-        packet
-            .icmp()
-            .is_some_and(|header| header.kind == echo || is_named && exchange(header.kind).is_none_or(|(_, is_reply)| !is_reply))
+        packet.icmp().is_some_and(|header| {
+            header.kind == echo
+                || is_named && exchange(header.kind).is_none_or(|(_, is_reply)| !is_reply)
+        })
     };
     match packet.layers.protocol {
         proto::TCP => tcp::opens(packet),
         proto::ICMP if packet.layers.network == Network::V4 => asks(icmp::ECHO, icmp::exchange),
-        proto::ICMPV6 if packet.layers.network == Network::V6 => asks(icmpv6::ECHO, icmpv6::exchange),
+        proto::ICMPV6 if packet.layers.network == Network::V6 => {
+            asks(icmpv6::ECHO, icmpv6::exchange)
+        }
         _ => true,
     }
 }
@@ -137,7 +147,9 @@ fn may_open(packet: &Packet, is_named: bool) -> bool {
 fn may_pass(packet: &Packet, flow: &Tracked, key: &FlowKey, is_reverse: bool) -> bool {
     let is_tcp = key.protocol == u16::from(proto::TCP);
     has_possible_mtu(packet)
-        && (!is_tcp || quoted_sequence(packet).is_some_and(|sequence| flow.tcp.quotes(!is_reverse, sequence)))
+        && (!is_tcp
+            || quoted_sequence(packet)
+                .is_some_and(|sequence| flow.tcp.quotes(!is_reverse, sequence)))
 }
 
 impl NetworkFunction for Firewall {
@@ -151,7 +163,12 @@ impl NetworkFunction for Firewall {
     }
 
     fn with_zones(config: FirewallConfig, zones: &Zones) -> Result<Firewall, ConfigError> {
-        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, zones)).collect::<Result<Vec<_>, _>>()?;
+        let rules = config
+            .rules
+            .iter()
+            .enumerate()
+            .map(|(at, text)| rule(at, text, zones))
+            .collect::<Result<Vec<_>, _>>()?;
         let lifetimes = config.timeouts.within(&FIREWALL)?;
         Ok(Firewall { rules, default: config.default, lifetimes })
     }
@@ -182,7 +199,13 @@ impl NetworkFunction for Firewall {
     }
 
     #[inline]
-    fn process(&self, packet: &mut Packet, flow: &mut Tracked, _shared: &mut Decided, cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Tracked,
+        _shared: &mut Decided,
+        cx: &mut Context,
+    ) -> Verdict {
         // A later fragment belongs to a datagram whose first fragment passed; it has no
         // header to look at.
         if packet.layers.fragment_offset != 0 {
@@ -199,8 +222,12 @@ impl NetworkFunction for Firewall {
         if flow.is_some() {
             return String::new();
         }
-        let rule = FlowKey::of(packet).and_then(|key| self.rules.iter().find(|rule| rule.selector.matches(&key, packet)));
-        rule.map_or_else(|| "by default, because no rule means it".to_owned(), |rule| format!("by its rule `{}`", rule.text))
+        let rule = FlowKey::of(packet)
+            .and_then(|key| self.rules.iter().find(|rule| rule.selector.matches(&key, packet)));
+        rule.map_or_else(
+            || "by default, because no rule means it".to_owned(),
+            |rule| format!("by its rule `{}`", rule.text),
+        )
     }
 
     fn outdated(&self, flow: &mut Tracked, packets: u32) {

@@ -29,7 +29,13 @@ impl NetworkFunction for Forward {
         Open::Accept(())
     }
 
-    fn process(&self, _packet: &mut Packet, _flow: &mut (), _shared: &mut (), _cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        _packet: &mut Packet,
+        _flow: &mut (),
+        _shared: &mut (),
+        _cx: &mut Context,
+    ) -> Verdict {
         Verdict::Forward
     }
 }

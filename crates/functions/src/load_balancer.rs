@@ -13,7 +13,8 @@ use crate::rewrite::{End, Side, has_possible_mtu, translate};
 use crate::tcp;
 use crate::tracked::{BALANCER, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{
-    ConfigError, Context, Counted, Direction, DropReason, Expected, Gauge, NetworkFunction, Open, Opening, Packet, Verdict,
+    ConfigError, Context, Counted, Direction, DropReason, Expected, Gauge, NetworkFunction, Open,
+    Opening, Packet, Verdict,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
@@ -110,7 +111,12 @@ pub struct LoadBalancer {
 
 fn end(text: &str, path: String) -> Result<End, ConfigError> {
     let address: SocketAddr = text.parse().map_err(|_| {
-        ConfigError::at(path, format!("`{text}` is not an address with a port, like 192.0.2.1:80 or [2001:db8::1]:80"))
+        ConfigError::at(
+            path,
+            format!(
+                "`{text}` is not an address with a port, like 192.0.2.1:80 or [2001:db8::1]:80"
+            ),
+        )
     })?;
     Ok(End { address: ip_bytes(address.ip()), port: address.port() })
 }
@@ -121,7 +127,11 @@ fn maglev(backends: &[End]) -> Vec<u16> {
     let permutation: Vec<(usize, usize)> = backends
         .iter()
         .map(|backend| {
-            let key = FlowKey { source: backend.address, source_port: backend.port, ..FlowKey::default() };
+            let key = FlowKey {
+                source: backend.address,
+                source_port: backend.port,
+                ..FlowKey::default()
+            };
             (key.hash(1) as usize % MAGLEV_SIZE, key.hash(2) as usize % (MAGLEV_SIZE - 1) + 1)
         })
         .collect();
@@ -151,10 +161,14 @@ impl LoadBalancer {
     /// A backend for a client. Never the client itself: the edge would drop a packet from
     /// outside with the host's own address as source.
     fn choose(&self, client: &[u8; 16], load: &Gauge<Backends>, cx: &mut Context) -> Option<usize> {
-        let is_other = |at: &usize| self.backends[*at].address != *client || is_planted(Fault::BalancesToTheClient);
+        let is_other = |at: &usize| {
+            self.backends[*at].address != *client || is_planted(Fault::BalancesToTheClient)
+        };
         if !self.table.is_empty() {
             let at = cx.key().hash(3) as usize % MAGLEV_SIZE;
-            return (at..at + MAGLEV_SIZE).map(|entry| self.table[entry % MAGLEV_SIZE] as usize).find(is_other);
+            return (at..at + MAGLEV_SIZE)
+                .map(|entry| self.table[entry % MAGLEV_SIZE] as usize)
+                .find(is_other);
         }
         (0..self.backends.len()).filter(is_other).min_by_key(|backend| load.read(*backend, cx))
     }
@@ -178,11 +192,19 @@ impl NetworkFunction for LoadBalancer {
             return Err(ConfigError::at("backends", "there must be at least one backend"));
         }
         if backends.len() >= usize::from(UNCLAIMED) {
-            return Err(ConfigError::at("backends", "there are more backends than a balancer can have"));
+            return Err(ConfigError::at(
+                "backends",
+                "there are more backends than a balancer can have",
+            ));
         }
         let family = ip_addr(&virtual_end.address).is_ipv4();
-        if let Some(at) = backends.iter().position(|backend| ip_addr(&backend.address).is_ipv4() != family) {
-            return Err(ConfigError::at(format!("backends[{at}]"), "a backend must be of the virtual address's family"));
+        if let Some(at) =
+            backends.iter().position(|backend| ip_addr(&backend.address).is_ipv4() != family)
+        {
+            return Err(ConfigError::at(
+                format!("backends[{at}]"),
+                "a backend must be of the virtual address's family",
+            ));
         }
         let table = if config.policy == Policy::Maglev { maglev(&backends) } else { Vec::new() };
         let protocol = match config.protocol {
@@ -202,17 +224,25 @@ impl NetworkFunction for LoadBalancer {
         if key.destination != self.virtual_end.address {
             return Open::Accept(Balanced::default());
         }
-        if key.destination_port != self.virtual_end.port || key.protocol != u16::from(self.protocol) {
+        if key.destination_port != self.virtual_end.port || key.protocol != u16::from(self.protocol)
+        {
             return Open::Drop(DropReason::NoBackend);
         }
         // A lone RST, FIN, SYN-ACK or ACK belongs to no connection of a backend's.
         if self.protocol == proto::TCP && !tcp::opens(packet) {
             return tcp::unknown(packet, tcp::is_private(&key.source));
         }
-        let Some(chosen) = self.choose(&key.source, &shared.flows, cx) else { return Open::Drop(DropReason::NoBackend) };
+        let Some(chosen) = self.choose(&key.source, &shared.flows, cx) else {
+            return Open::Drop(DropReason::NoBackend);
+        };
         let backend = self.backends[chosen];
         let (address, port) = (backend.address, backend.port);
-        Open::Accept(Balanced { address, port, backend: shared.flows.count(chosen, cx), ..Balanced::default() })
+        Open::Accept(Balanced {
+            address,
+            port,
+            backend: shared.flows.count(chosen, cx),
+            ..Balanced::default()
+        })
     }
 
     fn explain(&self, _packet: &Packet, flow: Option<&Balanced>) -> String {
@@ -226,22 +256,36 @@ impl NetworkFunction for LoadBalancer {
     }
 
     #[inline]
-    fn process(&self, packet: &mut Packet, flow: &mut Balanced, _shared: &mut Load, cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Balanced,
+        _shared: &mut Load,
+        cx: &mut Context,
+    ) -> Verdict {
         if flow.backend.item().is_none() {
             return Verdict::Forward;
         }
         let backend = End { address: flow.address, port: flow.port };
         let done = match cx.direction() {
-            Direction::Forward => translate(packet, Side::Destination, &self.virtual_end.address, backend, true),
+            Direction::Forward => {
+                translate(packet, Side::Destination, &self.virtual_end.address, backend, true)
+            }
             // A router's error about a forward packet keeps the router's address; the
             // backend's own address becomes the virtual one.
-            Direction::Reverse => translate(packet, Side::Source, &backend.address, self.virtual_end, false),
+            Direction::Reverse => {
+                translate(packet, Side::Source, &backend.address, self.virtual_end, false)
+            }
         };
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
         }
         if packet.is_icmp_error() {
-            return if has_possible_mtu(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) };
+            return if has_possible_mtu(packet) {
+                Verdict::Forward
+            } else {
+                Verdict::Drop(DropReason::StateInvalid)
+            };
         }
         // A later fragment has no header to look at.
         if packet.layers.fragment_offset == 0 {

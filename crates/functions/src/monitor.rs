@@ -1,6 +1,8 @@
 //! `monitor`: counts packets and bytes, per flow and in total, and changes nothing.
 
-use holdfast_nf::{ConfigError, Context, Counters, Direction, NetworkFunction, Open, Opening, Packet, Verdict};
+use holdfast_nf::{
+    ConfigError, Context, Counters, Direction, NetworkFunction, Open, Opening, Packet, Verdict,
+};
 use holdfast_wire::header::tcp_flags;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -61,7 +63,13 @@ impl NetworkFunction for Monitor {
         Open::Accept(Observed { first_seen: cx.now(), ..Observed::default() })
     }
 
-    fn process(&self, packet: &mut Packet, flow: &mut Observed, shared: &mut Totals, cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Observed,
+        shared: &mut Totals,
+        cx: &mut Context,
+    ) -> Verdict {
         let way = cx.direction() as usize;
         let bytes = packet.len() as u64;
         flow.last_seen = cx.now();
@@ -69,7 +77,8 @@ impl NetworkFunction for Monitor {
         flow.bytes[way] += bytes;
         if let Some(tcp) = packet.tcp() {
             flow.flags[way] |= tcp.flags;
-            let is_answer = tcp.flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN | tcp_flags::ACK;
+            let is_answer =
+                tcp.flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN | tcp_flags::ACK;
             if cx.direction() == Direction::Reverse && is_answer && flow.handshake == 0 {
                 flow.handshake = cx.now() - flow.first_seen;
             }

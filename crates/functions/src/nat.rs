@@ -30,8 +30,8 @@ use crate::tcp;
 use crate::tracked::{Lifetimes, TRANSLATOR, Timeouts, Tracked};
 use holdfast_nf::shared::BLOCK_LEN;
 use holdfast_nf::{
-    ConfigError, Context, Direction, DropReason, Expected, Lease, Leased, NetworkFunction, Open, Opening, Packet, Pool,
-    SourceLimit, Verdict,
+    ConfigError, Context, Direction, DropReason, Expected, Lease, Leased, NetworkFunction, Open,
+    Opening, Packet, Pool, SourceLimit, Verdict,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, proto};
@@ -150,19 +150,25 @@ struct Ends {
 
 impl Ends {
     fn is_inside(&self, address: [u8; 4]) -> bool {
-        self.inside.iter().any(|prefix| prefix.contains(&map_v4(address))) && !self.is_outside(address)
+        self.inside.iter().any(|prefix| prefix.contains(&map_v4(address)))
+            && !self.is_outside(address)
     }
 
     /// True if inside hosts use the address outside.
     fn is_outside(&self, address: [u8; 4]) -> bool {
-        self.pool.iter().any(|prefix| prefix.contains(&map_v4(address))) || self.published.has_outside(address)
+        self.pool.iter().any(|prefix| prefix.contains(&map_v4(address)))
+            || self.published.has_outside(address)
     }
 
     /// True if a flow with this key leases an outside end: its source is inside and not
     /// published.
     fn leases(&self, key: &FlowKey) -> bool {
         unmap_v4(&key.source).is_some_and(|source| {
-            self.is_inside(source) && self.published.outside_of(key.protocol as u8, (source, key.source_port)).is_none()
+            self.is_inside(source)
+                && self
+                    .published
+                    .outside_of(key.protocol as u8, (source, key.source_port))
+                    .is_none()
         })
     }
 }
@@ -182,9 +188,15 @@ const MAX_ADDRESSES: u64 = 4096;
 
 fn prefixes(texts: &[String], name: &str) -> Result<Vec<Prefix>, ConfigError> {
     let parse = |(at, text): (usize, &String)| {
-        let error = |message: String, offset: usize| ConfigError { path: format!("{name}[{at}]"), message, offset: Some(offset) };
+        let error = |message: String, offset: usize| ConfigError {
+            path: format!("{name}[{at}]"),
+            message,
+            offset: Some(offset),
+        };
         let prefix: Prefix =
-            text.parse().map_err(|wrong: holdfast_wire::selector::SelectorError| error(wrong.message, wrong.offset))?;
+            text.parse().map_err(|wrong: holdfast_wire::selector::SelectorError| {
+                error(wrong.message, wrong.offset)
+            })?;
         if prefix.is_ipv4() {
             Ok(prefix)
         } else {
@@ -215,7 +227,8 @@ fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
         return Ok((is_random, 1024, 65_535));
     }
     let (low, high) = range.split_once('-').ok_or_else(wrong)?;
-    let (low, high): (u16, u16) = (low.parse().map_err(|_| wrong())?, high.parse().map_err(|_| wrong())?);
+    let (low, high): (u16, u16) =
+        (low.parse().map_err(|_| wrong())?, high.parse().map_err(|_| wrong())?);
     if low > high || low == 0 { Err(wrong()) } else { Ok((is_random, low, high)) }
 }
 
@@ -224,7 +237,9 @@ fn ports_of(packet: &Packet) -> Option<(u16, u16)> {
     let word = |at: usize| Some(u16::from_be_bytes(*packet.l4().get(at..)?.first_chunk()?));
     match packet.layers.protocol {
         proto::TCP | proto::UDP => Some((word(0)?, word(2)?)),
-        proto::ICMP if packet.icmp().is_some_and(|header| header.kind == icmp::ECHO) => Some((word(4)?, word(4)?)),
+        proto::ICMP if packet.icmp().is_some_and(|header| header.kind == icmp::ECHO) => {
+            Some((word(4)?, word(4)?))
+        }
         _ => None,
     }
 }
@@ -242,7 +257,8 @@ impl Nat {
 
     /// The address and port that a number of the pool stands for.
     fn end_of(&self, number: u32) -> End4 {
-        let outside = &self.addresses[self.addresses.partition_point(|outside| outside.numbers.end <= number)];
+        let outside = &self.addresses
+            [self.addresses.partition_point(|outside| outside.numbers.end <= number)];
         let mut port = self.first_port + (number - outside.numbers.start) as u16;
         for (low, high) in &outside.published {
             if port >= *low && !is_planted(Fault::LeasesWhatIsPublished) {
@@ -254,7 +270,12 @@ impl Nat {
 
     /// Leases an outside end for a host's flow. If there is none, the flow is refused; no
     /// other flow is evicted for it (RFC 6888, REQ-11 A and D).
-    fn lease(&self, host: [u8; 4], shared: &mut NatShared, cx: &mut Opening<'_>) -> Result<(Leased<Ports>, End4), Open<Mapping>> {
+    fn lease(
+        &self,
+        host: [u8; 4],
+        shared: &mut NatShared,
+        cx: &mut Opening<'_>,
+    ) -> Result<(Leased<Ports>, End4), Open<Mapping>> {
         let preferred = self.preferred(host);
         let lease = match self.is_random && !is_planted(Fault::DealsPortsInOrder) {
             true => shared.ports.lease_random(preferred, cx),
@@ -268,7 +289,8 @@ impl Nat {
         };
         // A granted lease has a number.
         let number = leased.number().unwrap_or(0);
-        let end = self.end_of(if is_planted(Fault::ReusesLivePort) { number / 4 * 4 } else { number });
+        let end =
+            self.end_of(if is_planted(Fault::ReusesLivePort) { number / 4 * 4 } else { number });
         Ok((leased, end))
     }
 
@@ -285,7 +307,8 @@ impl Nat {
             (flow.server, flow.server_port),
         ]
         .map(|(address, port)| End { address: map_v4(address), port });
-        let has_source = flow.kind & kind::SOURCE != 0 && !is_planted(Fault::HairpinsWithInsideSource);
+        let has_source =
+            flow.kind & kind::SOURCE != 0 && !is_planted(Fault::HairpinsWithInsideSource);
         match direction {
             Direction::Forward => {
                 (!has_source || translate(packet, Side::Source, &inside.address, outside, true))
@@ -293,7 +316,8 @@ impl Nat {
             }
             Direction::Reverse => {
                 translate(packet, Side::Source, &server.address, published, true)
-                    && (!has_source || translate(packet, Side::Destination, &outside.address, inside, true))
+                    && (!has_source
+                        || translate(packet, Side::Destination, &outside.address, inside, true))
             }
         }
     }
@@ -312,42 +336,58 @@ impl NetworkFunction for Nat {
             inside.extend(Prefix::private().into_iter().filter(Prefix::is_ipv4));
         }
         if pool.is_empty() {
-            return Err(ConfigError::at("pool", "the pool needs at least one address, like [198.51.100.4/31]"));
+            return Err(ConfigError::at(
+                "pool",
+                "the pool needs at least one address, like [198.51.100.4/31]",
+            ));
         }
         for (at, prefix) in pool.iter().enumerate() {
             if let Some(other) = pool[..at].iter().find(|other| other.overlaps(prefix)) {
-                return Err(ConfigError::at(format!("pool[{at}]"), format!("{prefix} overlaps {other}")));
+                return Err(ConfigError::at(
+                    format!("pool[{at}]"),
+                    format!("{prefix} overlaps {other}"),
+                ));
             }
         }
         let count: u64 = pool.iter().map(Prefix::size).sum();
         if count > MAX_ADDRESSES {
             return Err(ConfigError::at(
                 "pool",
-                format!("{count} addresses are more than the {MAX_ADDRESSES} that one pool may have"),
+                format!(
+                    "{count} addresses are more than the {MAX_ADDRESSES} that one pool may have"
+                ),
             ));
         }
         let published = Published::new(&config.publish, &pool)?;
-        let (is_random, low, high) = config.ports.as_deref().map_or(Ok((true, 1024, 65_535)), ports)?;
+        let (is_random, low, high) =
+            config.ports.as_deref().map_or(Ok((true, 1024, 65_535)), ports)?;
         let mut addresses = Vec::new();
         let mut next = 0;
         for prefix in &pool {
             let IpAddr::V4(first) = prefix.first() else { continue };
-            for address in (0..prefix.size() as u32).map(|at| (u32::from(first) + at).to_be_bytes()) {
+            for address in (0..prefix.size() as u32).map(|at| (u32::from(first) + at).to_be_bytes())
+            {
                 let taken = published.taken(address, low, high);
                 let count: u32 = taken.iter().map(|(low, high)| u32::from(high - low) + 1).sum();
                 let ports = (u32::from(high) - u32::from(low) + 1 - count) / BLOCK_LEN * BLOCK_LEN;
                 if ports > 0 && (next == 0 || !is_planted(Fault::UsesOneAddress)) {
-                    addresses.push(Outside { address, numbers: next..next + ports, published: taken });
+                    addresses.push(Outside {
+                        address,
+                        numbers: next..next + ports,
+                        published: taken,
+                    });
                     next += ports;
                 }
             }
         }
         if next == 0 && u32::from(high) - u32::from(low) + 1 < BLOCK_LEN {
-            return Err(ConfigError::at("ports", "fewer than 256 ports cannot be shared between runtimes"));
+            return Err(ConfigError::at(
+                "ports",
+                "fewer than 256 ports cannot be shared between runtimes",
+            ));
         }
         if next == 0 {
-            let message =
-                "leaves no address of the pool the 256 ports that runtimes share: the pool needs another address, or more ports";
+            let message = "leaves no address of the pool the 256 ports that runtimes share: the pool needs another address, or more ports";
             return Err(ConfigError::at("publish", message));
         }
         let limit = config.limit_per_host;
@@ -357,27 +397,38 @@ impl NetworkFunction for Nat {
     }
 
     fn shared(&self) -> NatShared {
-        NatShared { ports: Pool::new(self.addresses.last().map_or(0, |outside| outside.numbers.end)) }
+        NatShared {
+            ports: Pool::new(self.addresses.last().map_or(0, |outside| outside.numbers.end)),
+        }
     }
 
     fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Opening<'_>) -> Open<Mapping> {
         // A later fragment has no ports: the bytes in their place are data.
-        if packet.layers.network != Network::V4 || packet.layers.fragment_offset != 0 && !is_planted(Fault::LaterFragmentsOpen) {
+        if packet.layers.network != Network::V4
+            || packet.layers.fragment_offset != 0 && !is_planted(Fault::LaterFragmentsOpen)
+        {
             return Open::Drop(DropReason::NotTranslatable);
         }
         let Some(header) = packet.ipv4() else { return Open::Drop(DropReason::NotTranslatable) };
-        let (source, destination, protocol) = (header.source, header.destination, packet.layers.protocol);
+        let (source, destination, protocol) =
+            (header.source, header.destination, packet.layers.protocol);
         let ports = ports_of(packet);
-        let server = ports.and_then(|(_, port)| self.ends.published.inside_of(protocol, (destination, port)));
-        let own = ports.and_then(|(port, _)| self.ends.published.outside_of(protocol, (source, port)));
-        let is_inside = own.is_some() || self.ends.is_inside(source) || is_planted(Fault::OutsidersOpenMappings);
+        let server = ports
+            .and_then(|(_, port)| self.ends.published.inside_of(protocol, (destination, port)));
+        let own =
+            ports.and_then(|(port, _)| self.ends.published.outside_of(protocol, (source, port)));
+        let is_inside = own.is_some()
+            || self.ends.is_inside(source)
+            || is_planted(Fault::OutsidersOpenMappings);
         // From outside, only a packet to a published end opens a mapping, and an
         // unsolicited SYN gets no answer (RFC 5382, REQ-4a). Another outside address of
         // ours has no host behind it, also for inside hosts.
         if server.is_none() && (!is_inside || self.ends.is_outside(destination)) {
             return Open::Drop(DropReason::NoMapping);
         }
-        let Some((source_port, destination_port)) = ports else { return Open::Drop(DropReason::NotTranslatable) };
+        let Some((source_port, destination_port)) = ports else {
+            return Open::Drop(DropReason::NotTranslatable);
+        };
         // A TCP mapping begins with a SYN: a lone RST, FIN, SYN-ACK or ACK belongs to no
         // connection that this mapping could carry.
         if protocol == proto::TCP && !tcp::opens(packet) {
@@ -405,19 +456,30 @@ impl NetworkFunction for Nat {
             // An echo has one identifier for both ends: the one that the source's
             // translation gives it.
             let is_echo = protocol == proto::ICMP && is_inside;
-            (mapping.server, mapping.server_port) = (server, if is_echo { mapping.outside_port } else { server_port });
+            (mapping.server, mapping.server_port) =
+                (server, if is_echo { mapping.outside_port } else { server_port });
         }
         Open::Accept(mapping)
     }
 
     #[inline]
-    fn process(&self, packet: &mut Packet, flow: &mut Mapping, _shared: &mut NatShared, cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Mapping,
+        _shared: &mut NatShared,
+        cx: &mut Context,
+    ) -> Verdict {
         let inside = End { address: map_v4(flow.inside), port: flow.inside_port };
         let outside = End { address: map_v4(flow.outside), port: flow.outside_port };
         let done = match cx.direction() {
-            direction if flow.kind & kind::DESTINATION != 0 => Nat::translate_published(packet, flow, direction),
+            direction if flow.kind & kind::DESTINATION != 0 => {
+                Nat::translate_published(packet, flow, direction)
+            }
             Direction::Forward => translate(packet, Side::Source, &inside.address, outside, true),
-            Direction::Reverse => translate(packet, Side::Destination, &outside.address, inside, true),
+            Direction::Reverse => {
+                translate(packet, Side::Destination, &outside.address, inside, true)
+            }
         };
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
@@ -430,7 +492,11 @@ impl NetworkFunction for Nat {
                 cx.ending();
                 cx.keep(1);
             }
-            return if has_possible_mtu(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) };
+            return if has_possible_mtu(packet) {
+                Verdict::Forward
+            } else {
+                Verdict::Drop(DropReason::StateInvalid)
+            };
         }
         // A later fragment has no header to look at.
         if packet.layers.fragment_offset == 0 {
@@ -457,8 +523,14 @@ impl NetworkFunction for Nat {
     }
 
     fn owned_addresses(&self) -> Vec<Prefix> {
-        let published = self.ends.published.addresses().into_iter().map(|address| Prefix::host(IpAddr::from(address)));
-        let beside = published.filter(|one| !self.ends.pool.iter().any(|prefix| prefix.overlaps(one)));
+        let published = self
+            .ends
+            .published
+            .addresses()
+            .into_iter()
+            .map(|address| Prefix::host(IpAddr::from(address)));
+        let beside =
+            published.filter(|one| !self.ends.pool.iter().any(|prefix| prefix.overlaps(one)));
         self.ends.pool.iter().copied().chain(beside).collect()
     }
 }

@@ -2,7 +2,9 @@
 //! example. An end that sends more is told. Both ends of a TCP connection are told at
 //! once, by resets in sequence, so neither waits for the other.
 
-use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Packet, Verdict};
+use holdfast_nf::{
+    ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Packet, Verdict,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -50,8 +52,18 @@ impl NetworkFunction for PacketLimit {
         Open::Accept(Seen::default())
     }
 
-    fn process(&self, _packet: &mut Packet, flow: &mut Seen, _shared: &mut (), _cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        _packet: &mut Packet,
+        flow: &mut Seen,
+        _shared: &mut (),
+        _cx: &mut Context,
+    ) -> Verdict {
         flow.packets += 1;
-        if flow.packets > self.packets { Verdict::Reject(DropReason::QuotaExceeded) } else { Verdict::Forward }
+        if flow.packets > self.packets {
+            Verdict::Reject(DropReason::QuotaExceeded)
+        } else {
+            Verdict::Forward
+        }
     }
 }

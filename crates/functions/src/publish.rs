@@ -38,8 +38,12 @@ impl Static {
     }
 
     fn overlaps(&self, other: &Static) -> bool {
-        let is_both = self.protocol == other.protocol || self.protocol == WHOLE || other.protocol == WHOLE;
-        is_both && self.outside == other.outside && self.first <= other.last && other.first <= self.last
+        let is_both =
+            self.protocol == other.protocol || self.protocol == WHOLE || other.protocol == WHOLE;
+        is_both
+            && self.outside == other.outside
+            && self.first <= other.last
+            && other.first <= self.last
     }
 }
 
@@ -63,13 +67,16 @@ impl Published {
             offset: Some(offset),
         };
         if texts.len() > MAX_MAPPINGS {
-            let message = format!("more than the {MAX_MAPPINGS} static mappings that one translator may have");
+            let message = format!(
+                "more than the {MAX_MAPPINGS} static mappings that one translator may have"
+            );
             return Err(error(MAX_MAPPINGS, 0, message));
         }
         let mut all: Vec<Static> = Vec::with_capacity(texts.len());
         let mut inside_offsets = Vec::with_capacity(texts.len());
         for (at, text) in texts.iter().enumerate() {
-            let (read, offsets) = parse(text).map_err(|(offset, message)| error(at, offset, message))?;
+            let (read, offsets) =
+                parse(text).map_err(|(offset, message)| error(at, offset, message))?;
             if let Some(other) = all.iter().position(|other| other.overlaps(&read)) {
                 return Err(error(at, offsets.outside, format!("overlaps `{}`", texts[other])));
             }
@@ -82,7 +89,11 @@ impl Published {
         };
         if let Some(at) = all.iter().position(|read| is_outside(&read.inside)) {
             let address = Ipv4Addr::from(all[at].inside);
-            return Err(error(at, inside_offsets[at], format!("{address} is an outside address: it has no host")));
+            return Err(error(
+                at,
+                inside_offsets[at],
+                format!("{address} is an outside address: it has no host"),
+            ));
         }
         let (mut by_outside, mut by_inside) = (all.clone(), all);
         by_outside.sort_by_key(|one| (one.protocol, one.outside, one.first));
@@ -93,8 +104,9 @@ impl Published {
     /// The inside end that is published under this outside end.
     pub(crate) fn inside_of(&self, protocol: u8, (address, port): End4) -> Option<End4> {
         let find = |protocol: u8| {
-            let after =
-                self.by_outside.partition_point(|one| (one.protocol, one.outside, one.first) <= (protocol, address, port));
+            let after = self.by_outside.partition_point(|one| {
+                (one.protocol, one.outside, one.first) <= (protocol, address, port)
+            });
             let one = self.by_outside[..after].last()?;
             let is_it = one.protocol == protocol && one.outside == address && port <= one.last;
             is_it.then(|| (one.inside, one.inside_first + (port - one.first)))
@@ -105,8 +117,12 @@ impl Published {
     /// The outside end under which this inside end is published.
     pub(crate) fn outside_of(&self, protocol: u8, (address, port): End4) -> Option<End4> {
         let find = |protocol: u8| {
-            let first = self.by_inside.partition_point(|one| (one.protocol, one.inside) < (protocol, address));
-            let mut of_host = self.by_inside[first..].iter().take_while(|one| (one.protocol, one.inside) == (protocol, address));
+            let first = self
+                .by_inside
+                .partition_point(|one| (one.protocol, one.inside) < (protocol, address));
+            let mut of_host = self.by_inside[first..]
+                .iter()
+                .take_while(|one| (one.protocol, one.inside) == (protocol, address));
             let one = of_host.find(|one| one.inside_first <= port && port <= one.inside_last())?;
             Some((one.outside, one.first + (port - one.inside_first)))
         };
@@ -116,8 +132,12 @@ impl Published {
     /// True if the address has a mapping.
     pub(crate) fn has_outside(&self, address: [u8; 4]) -> bool {
         [WHOLE, proto::TCP, proto::UDP].into_iter().any(|protocol| {
-            let at = self.by_outside.partition_point(|one| (one.protocol, one.outside) < (protocol, address));
-            self.by_outside.get(at).is_some_and(|one| (one.protocol, one.outside) == (protocol, address))
+            let at = self
+                .by_outside
+                .partition_point(|one| (one.protocol, one.outside) < (protocol, address));
+            self.by_outside
+                .get(at)
+                .is_some_and(|one| (one.protocol, one.outside) == (protocol, address))
         })
     }
 
@@ -132,8 +152,12 @@ impl Published {
     /// Ranges of ports from `first` to `last` that are published under the address by any
     /// protocol, in order and disjoint.
     pub(crate) fn taken(&self, address: [u8; 4], first: u16, last: u16) -> Vec<(u16, u16)> {
-        let here = self.by_outside.iter().filter(|one| one.outside == address && one.first <= last && first <= one.last);
-        let mut ranges: Vec<(u16, u16)> = here.map(|one| (one.first.max(first), one.last.min(last))).collect();
+        let here = self
+            .by_outside
+            .iter()
+            .filter(|one| one.outside == address && one.first <= last && first <= one.last);
+        let mut ranges: Vec<(u16, u16)> =
+            here.map(|one| (one.first.max(first), one.last.min(last))).collect();
         ranges.sort_unstable();
         let mut apart: Vec<(u16, u16)> = Vec::new();
         for (low, high) in ranges {
@@ -155,8 +179,10 @@ struct Offsets {
 type Wrong = (usize, String);
 
 fn parse(text: &str) -> Result<(Static, Offsets), Wrong> {
-    let words: Vec<(usize, &str)> =
-        text.split_whitespace().map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word)).collect();
+    let words: Vec<(usize, &str)> = text
+        .split_whitespace()
+        .map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word))
+        .collect();
     match words.as_slice() {
         [outside, (_, "->"), inside] => {
             let whole = Static {
@@ -179,12 +205,21 @@ fn parse(text: &str) -> Result<(Static, Offsets), Wrong> {
             let (inside_address, inside_first, inside_last) = end(inside.0, inside.1)?;
             if last - first != inside_last - inside_first {
                 let count = |first: u16, last: u16| u32::from(last - first) + 1;
-                let (outside_count, inside_count) = (count(first, last), count(inside_first, inside_last));
-                let message =
-                    format!("the outside ports are {outside_count} and the inside ports {inside_count}: as many are needed");
+                let (outside_count, inside_count) =
+                    (count(first, last), count(inside_first, inside_last));
+                let message = format!(
+                    "the outside ports are {outside_count} and the inside ports {inside_count}: as many are needed"
+                );
                 return Err((inside.0, message));
             }
-            let mapping = Static { protocol, outside: outside_address, first, last, inside: inside_address, inside_first };
+            let mapping = Static {
+                protocol,
+                outside: outside_address,
+                first,
+                last,
+                inside: inside_address,
+                inside_first,
+            };
             Ok((mapping, Offsets { outside: outside.0, inside: inside.0 }))
         }
         _ => Err((
@@ -198,10 +233,18 @@ fn parse(text: &str) -> Result<(Static, Offsets), Wrong> {
 
 /// Reads an address that a host may have.
 fn host(at: usize, text: &str) -> Result<[u8; 4], Wrong> {
-    let address: Ipv4Addr = text.parse().map_err(|_| (at, format!("`{text}` is not an IPv4 address")))?;
+    let address: Ipv4Addr =
+        text.parse().map_err(|_| (at, format!("`{text}` is not an IPv4 address")))?;
     // RFC 6890, section 2.2.2: 0.0.0.0/8 and 240.0.0.0/4 are no hosts'.
-    let is_host = !(address.is_multicast() || address.is_loopback() || address.octets()[0] == 0 || address.octets()[0] >= 240);
-    if is_host { Ok(address.octets()) } else { Err((at, format!("`{text}` is not the address of a host"))) }
+    let is_host = !(address.is_multicast()
+        || address.is_loopback()
+        || address.octets()[0] == 0
+        || address.octets()[0] >= 240);
+    if is_host {
+        Ok(address.octets())
+    } else {
+        Err((at, format!("`{text}` is not the address of a host")))
+    }
 }
 
 /// Reads `ADDRESS:PORT` or `ADDRESS:FIRST-LAST`.
@@ -217,7 +260,10 @@ fn end(at: usize, text: &str) -> Result<([u8; 4], u16, u16), Wrong> {
     let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
     let (first, last) = (port(first)?, port(last)?);
     if first > last {
-        return Err((ports_at, format!("`{ports}` ends before it begins; did you mean `{last}-{first}`?")));
+        return Err((
+            ports_at,
+            format!("`{ports}` ends before it begins; did you mean `{last}-{first}`?"),
+        ));
     }
     Ok((host(at, address)?, first, last))
 }

@@ -11,7 +11,9 @@
 use holdfast_wire::checksum::{Delta, checksum, fold, sum};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, icmpv6, proto};
-use holdfast_wire::rewrite::{address_range, adjust, adjust_transport, set_address, set_end, set_port};
+use holdfast_wire::rewrite::{
+    address_range, adjust, adjust_transport, set_address, set_end, set_port,
+};
 use holdfast_wire::{Layers, Network, Packet, unmap_v4};
 
 pub(crate) use holdfast_wire::rewrite::{End, Side};
@@ -25,8 +27,14 @@ pub(crate) fn has_possible_mtu(packet: &Packet) -> bool {
     let low = u32::from(header.sequence.get());
     match packet.layers.network {
         _ if is_planted(Fault::AllowsTinyMtus) => true,
-        Network::V6 if header.kind == icmpv6::PACKET_TOO_BIG => u32::from(header.id.get()) << 16 | low >= 1280,
-        Network::V4 if (header.kind, header.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED) => low == 0 || low >= 68,
+        Network::V6 if header.kind == icmpv6::PACKET_TOO_BIG => {
+            u32::from(header.id.get()) << 16 | low >= 1280
+        }
+        Network::V4
+            if (header.kind, header.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED) =>
+        {
+            low == 0 || low >= 68
+        }
         _ => true,
     }
 }
@@ -47,7 +55,13 @@ pub(crate) fn quoted_sequence(packet: &Packet) -> Option<u32> {
 /// is that end. False if the packet cannot be translated.
 #[inline]
 #[must_use]
-pub(crate) fn translate(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hide: bool) -> bool {
+pub(crate) fn translate(
+    packet: &mut Packet,
+    side: Side,
+    from: &[u8; 16],
+    to: End,
+    hide: bool,
+) -> bool {
     match packet.is_icmp_error() {
         true => translate_error(packet, side, from, to, hide).is_some(),
         false => set_end(packet, side, to),
@@ -57,10 +71,18 @@ pub(crate) fn translate(packet: &mut Packet, side: Side, from: &[u8; 16], to: En
 /// True if the address is that of the end on this side of the quoted packet.
 fn is_from_peer(quoted: &[u8], address: &[u8], side: Side) -> bool {
     let inner = Layers::parse_quoted(quoted).ok();
-    inner.and_then(|inner| quoted.get(address_range(&inner, side)?)).is_some_and(|peer| peer == address)
+    inner
+        .and_then(|inner| quoted.get(address_range(&inner, side)?))
+        .is_some_and(|peer| peer == address)
 }
 
-fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hide: bool) -> Option<()> {
+fn translate_error(
+    packet: &mut Packet,
+    side: Side,
+    from: &[u8; 16],
+    to: End,
+    hide: bool,
+) -> Option<()> {
     let layers = packet.layers;
     let (l4, end) = (layers.l4 as usize, layers.end as usize);
     let own = address_range(&layers, side)?;
@@ -77,9 +99,17 @@ fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hi
         return None;
     }
     let is_hidden = hide && !is_planted(Fault::ShowsInsideRouters);
-    let outer = if is_end || is_hidden { set_address(bytes, &layers, side, &to.address)? } else { Delta::new() };
+    let outer = if is_end || is_hidden {
+        set_address(bytes, &layers, side, &to.address)?
+    } else {
+        Delta::new()
+    };
     if is_planted(Fault::BelievesPeersOnly)
-        && !is_from_peer(bytes.get(l4 + 8..end)?, bytes.get(address_range(&layers, side.other())?)?, side)
+        && !is_from_peer(
+            bytes.get(l4 + 8..end)?,
+            bytes.get(address_range(&layers, side.other())?)?,
+            side,
+        )
     {
         return None;
     }
@@ -92,7 +122,8 @@ fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hi
     // Error packet", and the same if "the IP checksum of the embedded packet fails to
     // validate" (RFC 5508, REQ-3 and REQ-3a). The transport's checksum (REQ-3c) and bytes
     // behind the packet (REQ-3d) are not checked.
-    let is_header_intact = inner.network != Network::V4 || checksum(quoted.get(..inner.l4 as usize)?) == 0;
+    let is_header_intact =
+        inner.network != Network::V4 || checksum(quoted.get(..inner.l4 as usize)?) == 0;
     if !(is_intact && is_header_intact || is_planted(Fault::TranslatesDamagedErrors)) {
         return None;
     }

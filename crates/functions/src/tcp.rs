@@ -94,7 +94,15 @@ impl Half {
     /// The side that sent this SYN.
     fn opened(Syn { end, window, scale, early, .. }: Syn) -> Half {
         let acknowledged = end.wrapping_sub(u32::from(early)).wrapping_sub(1);
-        Half { end, limit: end, window: u32::from(window).max(1), acknowledged, scale, synchronised: SEEN, ..Half::default() }
+        Half {
+            end,
+            limit: end,
+            window: u32::from(window).max(1),
+            acknowledged,
+            scale,
+            synchronised: SEEN,
+            ..Half::default()
+        }
     }
 
     /// Notes that the other side expects this number next.
@@ -195,7 +203,9 @@ pub(crate) fn is_private(address: &[u8; 16]) -> bool {
 /// True for a segment that opens a connection: a SYN alone. No other segment begins a
 /// flow.
 pub(crate) fn opens(packet: &Packet) -> bool {
-    packet.tcp().is_some_and(|header| header.flags & (SYN | ACK | RST | FIN) == SYN || is_planted(Fault::AnySegmentOpens))
+    packet.tcp().is_some_and(|header| {
+        header.flags & (SYN | ACK | RST | FIN) == SYN || is_planted(Fault::AnySegmentOpens)
+    })
 }
 
 /// True for a segment with the RST flag.
@@ -236,16 +246,22 @@ impl Connection {
         let payload = packet.l4().len().saturating_sub(header_len) as u32;
         let sequence = header.sequence.get();
         let acknowledgement = header.acknowledgement.get();
-        let end =
-            sequence.wrapping_add(payload).wrapping_add(u32::from(flags & SYN != 0)).wrapping_add(u32::from(flags & FIN != 0));
+        let end = sequence
+            .wrapping_add(payload)
+            .wrapping_add(u32::from(flags & SYN != 0))
+            .wrapping_add(u32::from(flags & FIN != 0));
         let window = u32::from(header.window.get());
-        if flags & (SYN | FIN) == SYN | FIN || flags & (SYN | RST) == SYN | RST || flags & (SYN | ACK | RST | FIN) == 0 {
+        if flags & (SYN | FIN) == SYN | FIN
+            || flags & (SYN | RST) == SYN | RST
+            || flags & (SYN | ACK | RST | FIN) == 0
+        {
             return false;
         }
         let (us, them) = (usize::from(is_reverse), usize::from(!is_reverse));
         if flags & SYN != 0 {
             let scale = scale_option(packet.l4().get(20..header_len).unwrap_or(&[]));
-            let syn = Syn { sequence, end, window: header.window.get(), scale, early: payload as u16 };
+            let syn =
+                Syn { sequence, end, window: header.window.get(), scale, early: payload as u16 };
             return match (flags & ACK != 0, us) {
                 (true, _) => self.answer(us, them, syn, acknowledgement),
                 (false, 0) => self.open(syn),
@@ -274,7 +290,9 @@ impl Connection {
             // The initiator's acknowledgement decides between several SYNs and their
             // answers.
             let is_other = self.offered_by == offered_by(us) && sequence == self.offered_end;
-            if is_other || self.offered_by == offered_by(them) && acknowledgement != self.halves[them].end {
+            if is_other
+                || self.offered_by == offered_by(them) && acknowledgement != self.halves[them].end
+            {
                 let taken = self.with_answer(is_other, acknowledgement);
                 if taken.fits(us, them, sequence, end, acknowledgement) {
                     *self = taken;
@@ -291,7 +309,11 @@ impl Connection {
         let both_scale = self.halves[0].scale != NO_SCALE && self.halves[1].scale != NO_SCALE;
         let window = if both_scale { window << self.halves[us].scale } else { window };
         let sender = &mut self.halves[us];
-        if self.reset_by == offered_by(us) && payload > 0 && after(end, sender.end) && !is_planted(Fault::ResetsAreFinal) {
+        if self.reset_by == offered_by(us)
+            && payload > 0
+            && after(end, sender.end)
+            && !is_planted(Fault::ResetsAreFinal)
+        {
             // New data from the side that has reset: a stranger sent the reset.
             (self.state, self.reset_by) = (state::ANSWERED, 0);
         }
@@ -312,7 +334,8 @@ impl Connection {
             receiver.is_unsure = 0;
         }
         // Each side's SYN must be acknowledged before the connection is established.
-        let is_complete = self.halves.iter().all(|half| half.synchronised == ACKNOWLEDGED) || is_planted(Fault::AnswersEstablish);
+        let is_complete = self.halves.iter().all(|half| half.synchronised == ACKNOWLEDGED)
+            || is_planted(Fault::AnswersEstablish);
         self.state = match (self.halves[0].finished + self.halves[1].finished, self.state) {
             (_, state::RESET) => state::RESET,
             (_, state::OPENING) => state::OPENING,
@@ -334,7 +357,8 @@ impl Connection {
         let (sender, receiver) = (&self.halves[us], &self.halves[them]);
         let begins_in_time = !after(sequence, sender.limit);
         let is_not_old = !after(sender.end.wrapping_sub(receiver.window.max(1)), end);
-        begins_in_time && is_not_old && self.is_acknowledged(us, them, acknowledgement) || is_planted(Fault::IgnoresWindows)
+        begins_in_time && is_not_old && self.is_acknowledged(us, them, acknowledgement)
+            || is_planted(Fault::IgnoresWindows)
     }
 
     /// True if this side may acknowledge this number now: the other side has sent it, and
@@ -356,7 +380,8 @@ impl Connection {
     pub(crate) fn set_back(&mut self, packets: u32) {
         for side in 0..2 {
             if self.halves[side].synchronised != 0 {
-                let bytes = self.halves[side].forgotten.saturating_add(packets.saturating_mul(MAX_PACKET));
+                let bytes =
+                    self.halves[side].forgotten.saturating_add(packets.saturating_mul(MAX_PACKET));
                 self.halves[side].forgotten = bytes.min(FARTHEST);
                 self.widen(side);
             }
@@ -391,7 +416,9 @@ impl Connection {
     /// side's position, but not its scale.
     fn inferred(&self, us: usize, sequence: u32, acknowledgement: u32) -> Connection {
         let mut inferred = Connection { state: state::ANSWERED, ..*self };
-        let Some(side) = self.halves.iter().position(|half| half.synchronised == 0) else { return inferred };
+        let Some(side) = self.halves.iter().position(|half| half.synchronised == 0) else {
+            return inferred;
+        };
         let end = if side == us { sequence } else { acknowledgement };
         let forgotten = self.halves[1 - side].forgotten;
         inferred.halves[side] = Half {
@@ -411,7 +438,8 @@ impl Connection {
     /// Applies a SYN of the initiator. A SYN that does not belong to the connection is
     /// offered to the other side.
     fn open(&mut self, syn: Syn) -> bool {
-        let is_repeated = self.state >= state::ESTABLISHED && syn.sequence.wrapping_add(1) == self.initial;
+        let is_repeated =
+            self.state >= state::ESTABLISHED && syn.sequence.wrapping_add(1) == self.initial;
         // In TIME-WAIT a SYN may be above the numbers sent (RFC 9293, section 3.6.1) or,
         // with a newer time stamp, below (RFC 6191). The other side's answer decides.
         let is_over = self.state == state::RESET || self.state == state::CLOSED && !is_repeated;
@@ -475,7 +503,9 @@ impl Connection {
             // A SYN-ACK counts also after a crossing SYN, which may have been a
             // stranger's, and after the refusal of a SYN that was sent twice.
             state::OPENING | state::RESET
-                if us == 1 && (self.state == state::OPENING || !is_known) && self.answers(them, acknowledgement) =>
+                if us == 1
+                    && (self.state == state::OPENING || !is_known)
+                    && self.answers(them, acknowledgement) =>
             {
                 self.reset_by = 0;
                 self.meet(us, them, syn, acknowledgement);
@@ -486,7 +516,11 @@ impl Connection {
             }
             // A second answer, from a server that keeps no state, to a SYN that was sent
             // again.
-            state::ANSWERED if us == 1 && syn.end != self.halves[us].end && self.answers(them, acknowledgement) => {
+            state::ANSWERED
+                if us == 1
+                    && syn.end != self.halves[us].end
+                    && self.answers(them, acknowledgement) =>
+            {
                 self.offer(us, syn);
                 !is_planted(Fault::RefusesSecondAnswers)
             }
@@ -518,7 +552,9 @@ impl Connection {
     /// True if this is the side's own SYN, sent again, perhaps without its data.
     fn is_same(&self, side: usize, syn: Syn) -> bool {
         let (half, early) = (self.halves[side], self.early[side]);
-        half.synchronised != 0 && syn.early <= early && half.end.wrapping_sub(syn.end) == u32::from(early) - u32::from(syn.early)
+        half.synchronised != 0
+            && syn.early <= early
+            && half.end.wrapping_sub(syn.end) == u32::from(early) - u32::from(syn.early)
     }
 
     /// True if a SYN inside a connection could be the handshake's own, sent again: the
@@ -566,7 +602,11 @@ impl Connection {
         } else {
             self.offered()
         };
-        let mut taken = if is_other { Connection::opened(self.offered()) } else { Connection { offered_by: 0, ..*self } };
+        let mut taken = if is_other {
+            Connection::opened(self.offered())
+        } else {
+            Connection { offered_by: 0, ..*self }
+        };
         let answered = if is_other { taken.halves[0].end } else { taken.halves[0].acknowledged };
         taken.halves[0].acknowledge(answered);
         taken.meet(1, 0, Syn { end: acknowledgement, early: 0, ..known }, answered);
@@ -588,12 +628,25 @@ impl Connection {
     /// Applies a reset. Inside the window it passes, unless it acknowledges a number that
     /// was never sent. From exactly the next expected byte it ends the connection (RFC
     /// 5961, section 3.2). A reset in answer to a SYN acknowledges that SYN.
-    fn reset(&mut self, us: usize, them: usize, flags: u8, sequence: u32, acknowledgement: u32) -> bool {
-        let refuses_offer = flags & ACK != 0 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement);
+    fn reset(
+        &mut self,
+        us: usize,
+        them: usize,
+        flags: u8,
+        sequence: u32,
+        acknowledgement: u32,
+    ) -> bool {
+        let refuses_offer = flags & ACK != 0
+            && self.offered_by == offered_by(them)
+            && self.answers_offer(acknowledgement);
         let sender = &self.halves[us];
         // The initiator may not have heard the answer.
         let is_handshake = self.state < state::ESTABLISHED || self.state == state::RESET;
-        let is_over = if us == 1 && is_handshake && flags & ACK != 0 && self.answers(them, acknowledgement) {
+        let is_over = if us == 1
+            && is_handshake
+            && flags & ACK != 0
+            && self.answers(them, acknowledgement)
+        {
             true
         } else if refuses_offer {
             // The sender of both must not be able to end an established connection by
@@ -610,7 +663,9 @@ impl Connection {
             if !is_inside || flags & ACK != 0 && !self.is_acknowledged(us, them, acknowledgement) {
                 return is_planted(Fault::ResetsFitAnywhere);
             }
-            sequence == sender.acknowledged || sequence == sender.end || is_planted(Fault::InexactResetsEnd)
+            sequence == sender.acknowledged
+                || sequence == sender.end
+                || is_planted(Fault::InexactResetsEnd)
         };
         if is_over && self.state != state::RESET {
             (self.state, self.reset_by) = (state::RESET, offered_by(us));
@@ -622,7 +677,8 @@ impl Connection {
     /// acknowledged the SYN.
     pub(crate) fn expected(&self, is_reverse: bool) -> Option<Expected> {
         let sender = &self.halves[usize::from(is_reverse)];
-        (sender.synchronised == ACKNOWLEDGED).then_some(Expected { least: sender.acknowledged, most: sender.end })
+        (sender.synchronised == ACKNOWLEDGED)
+            .then_some(Expected { least: sender.acknowledged, most: sender.end })
     }
 
     /// True if an ICMP error may quote a segment of this side that begins with this
@@ -638,7 +694,8 @@ impl Connection {
         let offered = self.offered_end.wrapping_sub(u32::from(self.offered_early)).wrapping_sub(1);
         let in_flight = receiver.window.max(1).saturating_add(u32::from(self.early[side]));
         self.offered_by == offered_by(side) && sequence == offered
-            || !after(sequence, sender.end.wrapping_add(sender.forgotten)) && !after(sender.end.wrapping_sub(in_flight), sequence)
+            || !after(sequence, sender.end.wrapping_add(sender.forgotten))
+                && !after(sender.end.wrapping_sub(in_flight), sequence)
             || is_planted(Fault::ErrorsQuoteAnything)
     }
 }

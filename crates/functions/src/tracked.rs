@@ -78,7 +78,8 @@ pub(crate) const FIREWALL: Limits = Limits {
 };
 
 /// Limits of time-outs in the load balancer: without its state a connection cannot go on.
-pub(crate) const BALANCER: Limits = Limits { tcp_opening: any(240), tcp_closing: any(240), udp_unanswered: any(300), ..FIREWALL };
+pub(crate) const BALANCER: Limits =
+    Limits { tcp_opening: any(240), tcp_closing: any(240), udp_unanswered: any(300), ..FIREWALL };
 
 /// Limits of time-outs in the NAT, for which the RFCs have minimums.
 pub(crate) const TRANSLATOR: Limits = Limits {
@@ -111,7 +112,11 @@ pub(crate) struct Lifetimes {
 
 fn lifetime(name: &str, seconds: Option<u64>, bounds: Bounds) -> Result<u64, ConfigError> {
     let Bounds { default, least, source } = bounds;
-    let seconds = seconds.unwrap_or(if name == "udp" && is_planted(Fault::ForgetsUdpEarly) { least } else { default });
+    let seconds = seconds.unwrap_or(if name == "udp" && is_planted(Fault::ForgetsUdpEarly) {
+        least
+    } else {
+        default
+    });
     let wrong = |text: String| Err(ConfigError::at(format!("timeouts.{name}"), text));
     if seconds < least && !is_planted(Fault::AllowsShortTimeouts) {
         let why = if source.is_empty() { String::new() } else { format!(" ({source})") };
@@ -132,7 +137,11 @@ impl Timeouts {
     /// The first time-out out of bounds, as `timeouts.udp`.
     pub(crate) fn within(&self, limits: &Limits) -> Result<Lifetimes, ConfigError> {
         Ok(Lifetimes {
-            tcp_established: lifetime("tcp_established", self.tcp_established, limits.tcp_established)?,
+            tcp_established: lifetime(
+                "tcp_established",
+                self.tcp_established,
+                limits.tcp_established,
+            )?,
             tcp_opening: lifetime("tcp_opening", self.tcp_opening, limits.tcp_opening)?,
             tcp_closing: lifetime("tcp_closing", self.tcp_closing, limits.tcp_closing)?,
             udp: lifetime("udp", self.udp, limits.udp)?,
@@ -159,7 +168,12 @@ impl Tracked {
     /// its ends' answers to strangers ("TCP RST outbound packets sent as a response to
     /// inbound packets SHOULD NOT refresh the mapping": RFC 7857, section 7.1).
     #[inline]
-    pub(crate) fn track(&mut self, packet: &Packet, lifetimes: &Lifetimes, cx: &mut Context) -> bool {
+    pub(crate) fn track(
+        &mut self,
+        packet: &Packet,
+        lifetimes: &Lifetimes,
+        cx: &mut Context,
+    ) -> bool {
         let is_reverse = cx.direction() == Direction::Reverse;
         let is_tcp = packet.layers.protocol == proto::TCP;
         let before = self.tcp.state;
@@ -169,11 +183,17 @@ impl Tracked {
         if is_reverse && !is_tcp && self.tcp.state == state::NONE {
             self.tcp.state = state::ANSWERED;
         }
-        let is_idle = is_tcp && self.tcp.state == before && tcp::is_reset(packet) && !is_planted(Fault::ResetsKeepMappings);
+        let is_idle = is_tcp
+            && self.tcp.state == before
+            && tcp::is_reset(packet)
+            && !is_planted(Fault::ResetsKeepMappings);
         if is_idle || is_planted(Fault::InsideKeepsNothing) && !is_reverse && self.is_answered() {
             return true;
         }
-        if is_tcp && matches!(self.tcp.state, state::CLOSED | state::RESET) && !is_planted(Fault::ClosesLate) {
+        if is_tcp
+            && matches!(self.tcp.state, state::CLOSED | state::RESET)
+            && !is_planted(Fault::ClosesLate)
+        {
             cx.ending();
         }
         self.keep(packet.layers.protocol, lifetimes, cx);

@@ -72,9 +72,24 @@ words! {
 /// All words: events first, then the fields of what is printed, then the rest.
 pub fn all() -> Vec<Word> {
     let events = [DropReason::EVENTS, Loss::EVENTS, Refused::EVENTS].concat();
-    let event = |event: Event| Word { word: event.name, kind: event.kind, unit: Some(event.unit), meaning: event.meaning };
-    let field = |field: &Field| Word { word: field.name, kind: field.kind, unit: None, meaning: field.meaning };
-    events.into_iter().map(event).chain(FIELDS.iter().map(field)).chain(WORDS.iter().copied()).collect()
+    let event = |event: Event| Word {
+        word: event.name,
+        kind: event.kind,
+        unit: Some(event.unit),
+        meaning: event.meaning,
+    };
+    let field = |field: &Field| Word {
+        word: field.name,
+        kind: field.kind,
+        unit: None,
+        meaning: field.meaning,
+    };
+    events
+        .into_iter()
+        .map(event)
+        .chain(FIELDS.iter().map(field))
+        .chain(WORDS.iter().copied())
+        .collect()
 }
 
 /// The meanings of a word: several if several things have it.
@@ -84,11 +99,14 @@ pub fn all() -> Vec<Word> {
 pub fn explain(word: &str) -> Result<Vec<Word>, Failure> {
     let folded = word.trim().to_lowercase();
     // Other spellings: `exit-78`, `exit code 78`, and a cause with its number.
-    let code = folded.strip_prefix("exit").map(|rest| rest.trim_start_matches(" code").trim_start_matches(['-', ' ', '_']));
+    let code = folded
+        .strip_prefix("exit")
+        .map(|rest| rest.trim_start_matches(" code").trim_start_matches(['-', ' ', '_']));
     let wanted = code.unwrap_or(&folded);
     let normal = |text: &str| text.replace(['-', ' '], "_");
     let is_it = |known: &Word| {
-        normal(known.word) == normal(wanted) || (known.kind == CAUSE && wanted.starts_with(known.word) && code.is_none())
+        normal(known.word) == normal(wanted)
+            || (known.kind == CAUSE && wanted.starts_with(known.word) && code.is_none())
     };
     let found: Vec<Word> = all().into_iter().filter(is_it).collect();
     if !found.is_empty() {
@@ -96,12 +114,18 @@ pub fn explain(word: &str) -> Result<Vec<Word>, Failure> {
     }
     let near = all()
         .into_iter()
-        .map(|known| (strsim::damerau_levenshtein(&normal(wanted), &normal(known.word)), known.word))
+        .map(|known| {
+            (strsim::damerau_levenshtein(&normal(wanted), &normal(known.word)), known.word)
+        })
         .filter(|(distance, _)| word.len() <= 64 && *distance <= 2 + word.len() / 4)
         .min();
-    let hint =
-        near.map_or("; `holdfast explain` lists what there is".to_owned(), |(_, known)| format!("; did you mean `{known}`?"));
-    Err(Failure::new(exit::NEGATIVE, format!("there is nothing to explain about `{}`{hint}", word.escape_debug())))
+    let hint = near.map_or("; `holdfast explain` lists what there is".to_owned(), |(_, known)| {
+        format!("; did you mean `{known}`?")
+    });
+    Err(Failure::new(
+        exit::NEGATIVE,
+        format!("there is nothing to explain about `{}`{hint}", word.escape_debug()),
+    ))
 }
 
 #[cfg(test)]
@@ -111,7 +135,8 @@ mod tests {
     /// Every preset is explained as a protection, and no other word is.
     #[test]
     fn every_preset_is_explained() {
-        let explained: Vec<&str> = WORDS.iter().filter(|word| word.kind == PROTECTION).map(|word| word.word).collect();
+        let explained: Vec<&str> =
+            WORDS.iter().filter(|word| word.kind == PROTECTION).map(|word| word.word).collect();
         assert_eq!(explained, holdfast_protection::Plan::presets().collect::<Vec<_>>());
     }
 
@@ -122,18 +147,43 @@ mod tests {
         assert!(events.len() > DropReason::ALL.len());
         for event in &events {
             let found = explain(event.name).unwrap();
-            let is_it = |word: &Word| (word.kind, word.unit, word.meaning) == (event.kind, Some(event.unit), event.meaning);
-            assert!(found.iter().any(is_it) && !event.unit.is_empty() && event.meaning.ends_with(['.', ')']), "{event:?}");
+            let is_it = |word: &Word| {
+                (word.kind, word.unit, word.meaning)
+                    == (event.kind, Some(event.unit), event.meaning)
+            };
+            assert!(
+                found.iter().any(is_it)
+                    && !event.unit.is_empty()
+                    && event.meaning.ends_with(['.', ')']),
+                "{event:?}"
+            );
         }
         for field in FIELDS {
             assert!(field.meaning.ends_with(['.', '?']), "{field:?}");
         }
-        for name in ["protected", "retry", "flow_tables", "consumed", "replica", "recovered_us", "absent_flows"] {
-            assert!(explain(name).unwrap().iter().any(|word| word.kind.starts_with("field")), "{name}");
+        for name in [
+            "protected",
+            "retry",
+            "flow_tables",
+            "consumed",
+            "replica",
+            "recovered_us",
+            "absent_flows",
+        ] {
+            assert!(
+                explain(name).unwrap().iter().any(|word| word.kind.starts_with("field")),
+                "{name}"
+            );
         }
-        for code in
-            [exit::NEGATIVE, exit::USAGE, exit::UNAVAILABLE, exit::SOFTWARE, exit::TIMEOUT, exit::PERMISSION, exit::CONFIGURATION]
-        {
+        for code in [
+            exit::NEGATIVE,
+            exit::USAGE,
+            exit::UNAVAILABLE,
+            exit::SOFTWARE,
+            exit::TIMEOUT,
+            exit::PERMISSION,
+            exit::CONFIGURATION,
+        ] {
             for word in [code.to_string(), format!("exit-{code}"), format!("exit code {code}")] {
                 assert_eq!(explain(&word).unwrap()[0].kind, EXIT, "{word}");
             }

@@ -77,7 +77,11 @@ pub(crate) fn reach(directory: &Path) -> Result<()> {
         if mode & ANYBODY_WRITES != 0 && mode & STICKY == 0 {
             return Err(refused(
                 above,
-                &format!("anybody may write there (mode {:04o}): `chmod o-w {}`", mode & 0o7777, above.display()),
+                &format!(
+                    "anybody may write there (mode {:04o}): `chmod o-w {}`",
+                    mode & 0o7777,
+                    above.display()
+                ),
             ));
         }
     }
@@ -91,11 +95,18 @@ fn own(path: &Path, metadata: &Metadata) -> Result<()> {
     if ![0, me].contains(&metadata.uid()) {
         return Err(refused(
             path,
-            &format!("it is user {}'s, and this is user {me}: `chown {me} {}`", metadata.uid(), path.display()),
+            &format!(
+                "it is user {}'s, and this is user {me}: `chown {me} {}`",
+                metadata.uid(),
+                path.display()
+            ),
         ));
     }
     if mode & OTHERS_WRITE != 0 {
-        return Err(refused(path, &format!("others may write to it (mode {mode:04o}): `chmod go-w {}`", path.display())));
+        return Err(refused(
+            path,
+            &format!("others may write to it (mode {mode:04o}): `chmod go-w {}`", path.display()),
+        ));
     }
     Ok(())
 }
@@ -115,9 +126,19 @@ mod tests {
     fn only_files_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
         let error = open(&pipe).unwrap_err();
-        assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("a pipe"), "{error}");
+        assert!(
+            error.kind() == ErrorKind::InvalidInput && error.to_string().contains("a pipe"),
+            "{error}"
+        );
         assert!(open(directory.path()).unwrap_err().to_string().contains("a directory"));
         assert!(open(Path::new("/dev/null")).unwrap_err().to_string().contains("a device"));
         write(directory.path().join("file"), "text").unwrap();
@@ -129,7 +150,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("a/state");
         keep_in(&state).unwrap();
-        assert_eq!(state.metadata().unwrap().mode() & 0o777, 0o700, "it was made for its owner alone");
+        assert_eq!(
+            state.metadata().unwrap().mode() & 0o777,
+            0o700,
+            "it was made for its owner alone"
+        );
         let file = state.join("here.coordinator");
         write(&file, "log").unwrap();
         set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
@@ -140,7 +165,11 @@ mod tests {
             let error = keep_in(&state).unwrap_err();
             set_permissions(path, before).unwrap();
             let text = error.to_string();
-            assert!(error.kind() == ErrorKind::PermissionDenied && text.contains(&*path.to_string_lossy()), "{text}");
+            assert!(
+                error.kind() == ErrorKind::PermissionDenied
+                    && text.contains(&*path.to_string_lossy()),
+                "{text}"
+            );
             assert!(text.contains("chmod"), "{text}");
         };
         for mode in [0o602, 0o620, 0o666] {

@@ -48,15 +48,35 @@ pub struct Check {
 
 impl Check {
     pub(crate) fn ok(name: impl Into<String>, found: impl Into<String>) -> Check {
-        Check { name: name.into(), outcome: Outcome::Ok, found: found.into(), remedy: None, code: 0 }
+        Check {
+            name: name.into(),
+            outcome: Outcome::Ok,
+            found: found.into(),
+            remedy: None,
+            code: 0,
+        }
     }
 
-    pub(crate) fn warn(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    pub(crate) fn warn(
+        name: impl Into<String>,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Check {
         Check { outcome: Outcome::Warn, remedy: Some(remedy.into()), ..Check::ok(name, found) }
     }
 
-    pub(crate) fn fail(code: u8, name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Check {
-        Check { outcome: Outcome::Fail, remedy: Some(remedy.into()), code, ..Check::ok(name, found) }
+    pub(crate) fn fail(
+        code: u8,
+        name: impl Into<String>,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Check {
+        Check {
+            outcome: Outcome::Fail,
+            remedy: Some(remedy.into()),
+            code,
+            ..Check::ok(name, found)
+        }
     }
 }
 
@@ -75,8 +95,16 @@ pub fn host() -> Vec<Check> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut checks = capabilities(&status);
     checks.push(kernel());
-    checks.push(feature("pidfd", "noticing the end of a process", rustix::process::pidfd_open(getpid(), PidfdFlags::empty())));
-    checks.push(feature("memfd", "memory shared with runtimes", rustix::fs::memfd_create("holdfast-check", MemfdFlags::CLOEXEC)));
+    checks.push(feature(
+        "pidfd",
+        "noticing the end of a process",
+        rustix::process::pidfd_open(getpid(), PidfdFlags::empty()),
+    ));
+    checks.push(feature(
+        "memfd",
+        "memory shared with runtimes",
+        rustix::fs::memfd_create("holdfast-check", MemfdFlags::CLOEXEC),
+    ));
     checks.push(processes(&std::fs::read_to_string("/proc/self/mounts").unwrap_or_default()));
     checks.push(socket("AF_PACKET", AddressFamily::PACKET, true));
     checks.push(socket("AF_XDP", AddressFamily::XDP, false));
@@ -100,7 +128,15 @@ pub fn memory(plan: &Plan, needed: &Memory) -> Check {
 }
 
 fn memory_of(plan: &Plan, needed: &Memory, meminfo: &str) -> Check {
-    let Memory { flows, switches, runtimes, runtime_at_most, state_servers, logs_at_most, buffers_at_most } = *needed;
+    let Memory {
+        flows,
+        switches,
+        runtimes,
+        runtime_at_most,
+        state_servers,
+        logs_at_most,
+        buffers_at_most,
+    } = *needed;
     let mut found = format!(
         "{flows} flows take {} ({} bytes each): {} at the switch, {} in {} runtimes",
         size(needed.of_flows()),
@@ -110,12 +146,22 @@ fn memory_of(plan: &Plan, needed: &Memory, meminfo: &str) -> Check {
         plan.runtimes(),
     );
     let more = [("at the state server", state_servers), ("of packet logs", logs_at_most)];
-    more.iter().filter(|(_, bytes)| *bytes > 0).for_each(|(what, bytes)| found += &format!(", {} {what}", size(*bytes)));
-    found += &format!("; one runtime at most {}; packet buffers at most {}", size(runtime_at_most), size(buffers_at_most));
+    more.iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .for_each(|(what, bytes)| found += &format!(", {} {what}", size(*bytes)));
+    found += &format!(
+        "; one runtime at most {}; packet buffers at most {}",
+        size(runtime_at_most),
+        size(buffers_at_most)
+    );
     let total = field(meminfo, "MemTotal").map(|kibibytes| kibibytes as usize * 1024);
     // Several hosts divide the memory in ways that depend on which of them live: each
     // needs a runtime's part at least.
-    let here = if plan.hosts.is_empty() { needed.all() } else { switches + runtime_at_most + buffers_at_most };
+    let here = if plan.hosts.is_empty() {
+        needed.all()
+    } else {
+        switches + runtime_at_most + buffers_at_most
+    };
     match total {
         Some(total) if here > total => Check::warn(
             "memory",
@@ -165,7 +211,9 @@ pub fn devices(plan: &Plan) -> Vec<Check> {
             found => Check::warn(
                 name("kernel addresses"),
                 found.join(", "),
-                format!("the kernel answers there as well as the box: `ip address flush dev {device}`"),
+                format!(
+                    "the kernel answers there as well as the box: `ip address flush dev {device}`"
+                ),
             ),
         });
         checks.push(offloads(name("offloads"), device));
@@ -175,7 +223,8 @@ pub fn devices(plan: &Plan) -> Vec<Check> {
 
 /// The exit code for these checks: 0 if a box can run.
 pub fn code(checks: &[Check]) -> u8 {
-    let failed = || checks.iter().filter(|check| check.outcome == Outcome::Fail).map(|check| check.code);
+    let failed =
+        || checks.iter().filter(|check| check.outcome == Outcome::Fail).map(|check| check.code);
     // Missing privileges come first: other checks cannot work without them.
     failed().find(|code| *code == exit::PERMISSION).or_else(|| failed().next()).unwrap_or(0)
 }
@@ -190,7 +239,11 @@ fn capabilities(status: &str) -> Vec<Check> {
         } else if *is_needed {
             Check::fail(exit::PERMISSION, *name, format!("missing: {what} needs it"), ROOT)
         } else {
-            Check::warn(*name, format!("missing: {what}"), "nothing to do as long as ports are AF_PACKET")
+            Check::warn(
+                *name,
+                format!("missing: {what}"),
+                "nothing to do as long as ports are AF_PACKET",
+            )
         }
     };
     CAPABILITIES.iter().map(one).collect()
@@ -202,7 +255,8 @@ fn processes(mounts: &str) -> Check {
     const NAME: &str = "/proc";
     // The last of several mounts at one place counts.
     let of_proc = |line: &&str| line.split(' ').nth(1) == Some("/proc");
-    let options = mounts.lines().rfind(of_proc).and_then(|line| line.split(' ').nth(3)).unwrap_or_default();
+    let options =
+        mounts.lines().rfind(of_proc).and_then(|line| line.split(' ').nth(3)).unwrap_or_default();
     match options.split(',').find_map(|option| option.strip_prefix("hidepid=")) {
         None | Some("0" | "off") => Check::ok(NAME, "shows processes"),
         Some(how) => Check::warn(
@@ -218,7 +272,9 @@ fn processes(mounts: &str) -> Check {
 fn kernel() -> Check {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map_while(|text| text.parse::<u32>().ok());
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map_while(|text| text.parse::<u32>().ok());
     // pidfd_open came with 5.3, and is the newest system call that a box cannot do
     // without.
     match (numbers.next(), numbers.next()) {
@@ -244,10 +300,16 @@ fn feature<T>(name: &str, what: &str, result: Result<T, Errno>) -> Check {
 fn socket(name: &str, family: AddressFamily, is_needed: bool) -> Check {
     match rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Ok(_) => Check::ok(name, "works"),
-        Err(Errno::PERM | Errno::ACCESS) if is_needed => Check::fail(exit::PERMISSION, name, "not permitted", ROOT),
+        Err(Errno::PERM | Errno::ACCESS) if is_needed => {
+            Check::fail(exit::PERMISSION, name, "not permitted", ROOT)
+        }
         Err(Errno::PERM | Errno::ACCESS) => Check::warn(name, "not permitted", ROOT),
-        Err(error) if is_needed => Check::fail(exit::UNAVAILABLE, name, error.to_string(), "a kernel with CONFIG_PACKET"),
-        Err(error) => Check::warn(name, error.to_string(), "nothing to do as long as ports are AF_PACKET"),
+        Err(error) if is_needed => {
+            Check::fail(exit::UNAVAILABLE, name, error.to_string(), "a kernel with CONFIG_PACKET")
+        }
+        Err(error) => {
+            Check::warn(name, error.to_string(), "nothing to do as long as ports are AF_PACKET")
+        }
     }
 }
 
@@ -261,8 +323,14 @@ fn huge_pages(meminfo: &str) -> Check {
     let field = |name| field(meminfo, name);
     match (field("HugePages_Total"), field("HugePages_Free"), field("Hugepagesize")) {
         (Some(0), _, _) => Check::ok("huge pages", "none; not needed with AF_PACKET"),
-        (Some(total), Some(free), Some(size)) => Check::ok("huge pages", format!("{free} of {total} free, {size} KiB each")),
-        _ => Check::warn("huge pages", "unknown", "nothing to do: they are not needed with AF_PACKET"),
+        (Some(total), Some(free), Some(size)) => {
+            Check::ok("huge pages", format!("{free} of {total} free, {size} KiB each"))
+        }
+        _ => Check::warn(
+            "huge pages",
+            "unknown",
+            "nothing to do: they are not needed with AF_PACKET",
+        ),
     }
 }
 
@@ -281,7 +349,11 @@ fn dpdk(name: String, absent: Option<&str>, free_huge: u64) -> Check {
 }
 
 fn link(name: String, device: &str, path: &Path) -> Check {
-    let read = |file: &str| std::fs::read_to_string(path.join(file)).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let read = |file: &str| {
+        std::fs::read_to_string(path.join(file))
+            .map(|text| text.trim().to_owned())
+            .unwrap_or_default()
+    };
     // ARPHRD_ETHER.
     if read("type") != "1" {
         return Check::fail(exit::UNAVAILABLE, name, "not Ethernet", "name an Ethernet interface");
@@ -292,13 +364,17 @@ fn link(name: String, device: &str, path: &Path) -> Check {
         return Check::warn(name, "down", format!("`ip link set {device} up`"));
     }
     match read("operstate").as_str() {
-        state @ ("down" | "lowerlayerdown") => Check::warn(name, state, "it has no carrier: look at the cable, or the other end"),
-        _ if read("mtu").parse().is_ok_and(|mtu: usize| mtu > holdfast_wire::MAX_MTU) => Check::fail(
-            exit::UNAVAILABLE,
-            name,
-            format!("an MTU of {}, more than a packet buffer holds", read("mtu")),
-            format!("`ip link set {device} mtu {}`, or less", holdfast_wire::MAX_MTU),
-        ),
+        state @ ("down" | "lowerlayerdown") => {
+            Check::warn(name, state, "it has no carrier: look at the cable, or the other end")
+        }
+        _ if read("mtu").parse().is_ok_and(|mtu: usize| mtu > holdfast_wire::MAX_MTU) => {
+            Check::fail(
+                exit::UNAVAILABLE,
+                name,
+                format!("an MTU of {}, more than a packet buffer holds", read("mtu")),
+                format!("`ip link set {device} mtu {}`, or less", holdfast_wire::MAX_MTU),
+            )
+        }
         state => Check::ok(name, format!("{state}, MTU {}", read("mtu"))),
     }
 }
@@ -357,16 +433,20 @@ fn offloads(name: String, device: &str) -> Check {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Check::warn(name, "unknown: ethtool is not installed", "`apt-get install ethtool`")
         }
-        Err(error) => {
-            Check::warn(name, format!("unknown: ethtool cannot be started: {error}"), format!("`ethtool -k {device}` shows them"))
-        }
+        Err(error) => Check::warn(
+            name,
+            format!("unknown: ethtool cannot be started: {error}"),
+            format!("`ethtool -k {device}` shows them"),
+        ),
     }
 }
 
 /// The offloads that are on and may be changed, in `ethtool -k`'s output.
 fn offloads_on(text: &str) -> Vec<&'static str> {
     let is_on = |feature: &str| {
-        text.lines().filter_map(|line| line.trim().split_once(':')).any(|(name, value)| name == feature && value.trim() == "on")
+        text.lines()
+            .filter_map(|line| line.trim().split_once(':'))
+            .any(|(name, value)| name == feature && value.trim() == "on")
     };
     OFFLOADS.iter().filter(|(feature, _)| is_on(feature)).map(|(_, switch)| *switch).collect()
 }
@@ -377,10 +457,19 @@ mod tests {
 
     #[test]
     fn missing_capabilities_are_named_with_a_remedy() {
-        let outcomes = |line: &str| capabilities(line).iter().map(|check| check.outcome).collect::<Vec<_>>();
+        let outcomes =
+            |line: &str| capabilities(line).iter().map(|check| check.outcome).collect::<Vec<_>>();
         assert_eq!(outcomes("CapEff:\t000001ffffffffff\n"), [Outcome::Ok; 3]);
-        assert_eq!(outcomes("CapEff:\t00000000a80425fb\n"), [Outcome::Fail, Outcome::Ok, Outcome::Warn], "a plain container");
-        assert_eq!(outcomes("CapEff:\t0000000000203000\n"), [Outcome::Ok; 3], "CAP_SYS_ADMIN includes CAP_BPF");
+        assert_eq!(
+            outcomes("CapEff:\t00000000a80425fb\n"),
+            [Outcome::Fail, Outcome::Ok, Outcome::Warn],
+            "a plain container"
+        );
+        assert_eq!(
+            outcomes("CapEff:\t0000000000203000\n"),
+            [Outcome::Ok; 3],
+            "CAP_SYS_ADMIN includes CAP_BPF"
+        );
         let checks = capabilities("");
         assert_eq!(code(&checks), exit::PERMISSION);
         assert!(checks.iter().all(|check| check.outcome == Outcome::Ok || check.remedy.is_some()));
@@ -397,7 +486,8 @@ mod tests {
         for shows in ["rw,nosuid", "rw,hidepid=0", "rw,hidepid=off,gid=4"] {
             assert_eq!(outcome(shows), (Outcome::Ok, false), "{shows}");
         }
-        for hides in ["rw,nosuid,hidepid=2", "rw,hidepid=invisible", "rw,gid=4,hidepid=ptraceable"] {
+        for hides in ["rw,nosuid,hidepid=2", "rw,hidepid=invisible", "rw,gid=4,hidepid=ptraceable"]
+        {
             assert_eq!(outcome(hides), (Outcome::Warn, true), "{hides}");
         }
         assert_eq!(processes("").outcome, Outcome::Ok);
@@ -424,9 +514,18 @@ mod tests {
 
     #[test]
     fn huge_pages_are_information_only() {
-        assert!(huge_pages("HugePages_Total:       0\nHugePages_Free: 0\nHugepagesize: 2048 kB\n").found.starts_with("none"));
-        let some = huge_pages("HugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\n");
-        assert_eq!((some.outcome, some.found.as_str()), (Outcome::Ok, "500 of 512 free, 2048 KiB each"));
+        assert!(
+            huge_pages("HugePages_Total:       0\nHugePages_Free: 0\nHugepagesize: 2048 kB\n")
+                .found
+                .starts_with("none")
+        );
+        let some = huge_pages(
+            "HugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\n",
+        );
+        assert_eq!(
+            (some.outcome, some.found.as_str()),
+            (Outcome::Ok, "500 of 512 free, 2048 KiB each")
+        );
         assert_eq!(huge_pages("").outcome, Outcome::Warn);
     }
 
@@ -449,19 +548,36 @@ mod tests {
                 "cluster: a\nports: {{ x: {{ device: eth0, address: 10.0.0.1/24 }} }}\nchains: {{ c: {{ functions: [forward], protection: {protection} }} }}\n\
                  rules: [{{ chain: c }}]\nlimits: {{ flows: {flows}, buffers: 16384 }}\n"
             );
-            let plan = crate::config::read("f", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
-            memory_of(&plan, &Memory::of(&plan), &format!("MemTotal:  {kibibytes} kB\nMemFree: 1 kB\n"))
+            let plan =
+                crate::config::read("f", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
+            memory_of(
+                &plan,
+                &Memory::of(&plan),
+                &format!("MemTotal:  {kibibytes} kB\nMemFree: 1 kB\n"),
+            )
         };
-        let (with, without) = (check(1_000_000, "nfvactor", 1 << 20), check(1_000_000, "none", 1 << 20));
-        assert_eq!((with.outcome, without.outcome), (Outcome::Ok, Outcome::Ok), "{with:?} {without:?}");
+        let (with, without) =
+            (check(1_000_000, "nfvactor", 1 << 20), check(1_000_000, "none", 1 << 20));
+        assert_eq!(
+            (with.outcome, without.outcome),
+            (Outcome::Ok, Outcome::Ok),
+            "{with:?} {without:?}"
+        );
         assert_eq!(
             with.found,
             "1000000 flows take 771 MiB (808 bytes each): 275 MiB at the switch, 496 MiB in 3 runtimes; one runtime at most 496 MiB; packet buffers at most 43 MiB"
         );
-        assert!(without.found.contains("248 MiB in 3 runtimes"), "a copy takes as much as its flow: {}", without.found);
+        assert!(
+            without.found.contains("248 MiB in 3 runtimes"),
+            "a copy takes as much as its flow: {}",
+            without.found
+        );
         let warned = check(10_000_000, "nfvactor", 1 << 20);
         assert_eq!(warned.outcome, Outcome::Warn);
-        assert!(warned.found.ends_with("; this machine has 1024 MiB") && warned.remedy.is_some(), "{warned:?}");
+        assert!(
+            warned.found.ends_with("; this machine has 1024 MiB") && warned.remedy.is_some(),
+            "{warned:?}"
+        );
     }
 
     /// Ports that are not Linux interfaces: they are not looked for among the interfaces.
@@ -469,17 +585,29 @@ mod tests {
     fn what_is_no_linux_interface_is_not_looked_for_among_them() {
         let text = "cluster: a\nports:\n  x: { device: \"dpdk:net_ring0\", address: 10.0.0.1/24 }\n  y: { device: \"pcap:a,b\", address: 10.0.1.1/24 }\n\
                     chains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
-        let checks = devices(&crate::config::read("f", text).unwrap_or_else(|mistake| panic!("{mistake}")));
-        assert_eq!(checks.iter().map(|check| check.name.as_str()).collect::<Vec<_>>(), ["port x (net_ring0): DPDK"]);
+        let checks =
+            devices(&crate::config::read("f", text).unwrap_or_else(|mistake| panic!("{mistake}")));
+        assert_eq!(
+            checks.iter().map(|check| check.name.as_str()).collect::<Vec<_>>(),
+            ["port x (net_ring0): DPDK"]
+        );
     }
 
     #[test]
     fn a_device_that_is_not_there_fails_and_others_are_looked_at() {
         let text = "cluster: a\nports:\n  x: { device: no-such-dev, address: 10.0.0.1/24 }\n  y: { device: lo, address: 10.0.1.1/24 }\n\
                     chains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
-        let checks = devices(&crate::config::read("f", text).unwrap_or_else(|mistake| panic!("{mistake}")));
-        assert_eq!((checks[0].outcome, checks[0].name.as_str()), (Outcome::Fail, "port x (no-such-dev): device"));
-        assert_eq!((checks[1].outcome, checks[1].found.as_str()), (Outcome::Fail, "not Ethernet"), "loopback is no port");
+        let checks =
+            devices(&crate::config::read("f", text).unwrap_or_else(|mistake| panic!("{mistake}")));
+        assert_eq!(
+            (checks[0].outcome, checks[0].name.as_str()),
+            (Outcome::Fail, "port x (no-such-dev): device")
+        );
+        assert_eq!(
+            (checks[1].outcome, checks[1].found.as_str()),
+            (Outcome::Fail, "not Ethernet"),
+            "loopback is no port"
+        );
         assert_eq!(code(&checks), exit::UNAVAILABLE);
     }
 

@@ -31,44 +31,87 @@ fn pool(at: usize, looks: &[Status]) -> Check {
     let have = |pool: &Pool| i64::from(pool.held) + i64::from(pool.at_hand);
     let Some(server) = pool.server else {
         if pool.shared == holdfast_control::status::SHARED_STATE_SERVER {
-            return Check::warn(name, "the state server has not said yet what there is", "ask again in a second");
+            return Check::warn(
+                name,
+                "the state server has not said yet what there is",
+                "ask again in a second",
+            );
         }
         let least = of_each.iter().map(|pool| have(pool)).min().unwrap_or(0);
         if least > size {
             let found = format!("runtimes have {least} numbers of {size}");
-            return Check::fail(exit::NEGATIVE, name, found, "a number is with two of them: report this");
+            return Check::fail(
+                exit::NEGATIVE,
+                name,
+                found,
+                "a number is with two of them: report this",
+            );
         }
-        let found = format!("{} held and {} at hand of {size}, divided among the runtimes", pool.held, pool.at_hand);
+        let found = format!(
+            "{} held and {} at hand of {size}, divided among the runtimes",
+            pool.held, pool.at_hand
+        );
         return Check::ok(name, found);
     };
     // The first state server assigns all numbers.
     let is_there = |look: &Status| {
-        look.processes.iter().any(|process| process.id == u32::from(STATE_SERVER) && process.state == STATE_RUNNING)
+        look.processes
+            .iter()
+            .any(|process| process.id == u32::from(STATE_SERVER) && process.state == STATE_RUNNING)
     };
     if !looks.iter().all(is_there) {
-        let remedy = "it is started again, and runtimes tell it what they have: ask again in a second";
+        let remedy =
+            "it is started again, and runtimes tell it what they have: ask again in a second";
         return Check::warn(name, "the state server is away", remedy);
     }
-    let all =
-        |server: ServerPool| [server.free, server.at_hand, server.held, server.resting].into_iter().map(i64::from).sum::<i64>();
+    let all = |server: ServerPool| {
+        [server.free, server.at_hand, server.held, server.resting]
+            .into_iter()
+            .map(i64::from)
+            .sum::<i64>()
+    };
     let servers = || of_each.iter().filter_map(|pool| pool.server);
     if let Some(wrong) = servers().find(|server| all(*server) != size) {
         let ServerPool { free, at_hand, held, resting } = wrong;
-        let found = format!("{free} free, {at_hand} at hand, {held} held and {resting} resting are {}, not {size}", all(wrong));
-        return Check::fail(exit::NEGATIVE, name, found, "the state server lost count: report this");
+        let found = format!(
+            "{free} free, {at_hand} at hand, {held} held and {resting} resting are {}, not {size}",
+            all(wrong)
+        );
+        return Check::fail(
+            exit::NEGATIVE,
+            name,
+            found,
+            "the state server lost count: report this",
+        );
     }
-    let least_and_most = |of_each: &[i64]| of_each.iter().copied().min().zip(of_each.iter().copied().max()).unwrap_or((0, 0));
+    let least_and_most = |of_each: &[i64]| {
+        of_each.iter().copied().min().zip(of_each.iter().copied().max()).unwrap_or((0, 0))
+    };
     let has = least_and_most(&of_each.iter().map(|pool| have(pool)).collect::<Vec<_>>());
-    let known = least_and_most(&servers().map(|server| i64::from(server.held) + i64::from(server.at_hand)).collect::<Vec<_>>());
+    let known = least_and_most(
+        &servers()
+            .map(|server| i64::from(server.held) + i64::from(server.at_hand))
+            .collect::<Vec<_>>(),
+    );
     match (has, known) {
         ((least, _), (_, known)) if least > known => {
-            let found = format!("runtimes have {} numbers of {size} of which the state server does not know", least - known);
+            let found = format!(
+                "runtimes have {} numbers of {size} of which the state server does not know",
+                least - known
+            );
             Check::fail(exit::NEGATIVE, name, found, "it may give them to other flows: report this")
         }
         // Flows of a runtime that is being recovered have no owner for a moment.
         ((_, most), (known, _)) if known > most => {
-            let found = format!("the state server takes {} of {size} numbers for somebody's that no runtime has", known - most);
-            Check::warn(name, found, "it asks for what it has not heard of for a minute: ask again in two")
+            let found = format!(
+                "the state server takes {} of {size} numbers for somebody's that no runtime has",
+                known - most
+            );
+            Check::warn(
+                name,
+                found,
+                "it asks for what it has not heard of for a minute: ask again in two",
+            )
         }
         _ => {
             let found = format!(
@@ -84,8 +127,22 @@ fn pool(at: usize, looks: &[Status]) -> Check {
 fn mappings([before, after]: [&Flows; 2]) -> Check {
     fn shared(flows: &Flows) -> Shared<'_> {
         let mut by_mapping = Shared::new();
-        for Flow { chain, protocol, source, destination, translated_source, translated_destination, .. } in &flows.flows {
-            let mapping = (chain.as_deref(), *protocol, translated_source.as_str(), translated_destination.as_str());
+        for Flow {
+            chain,
+            protocol,
+            source,
+            destination,
+            translated_source,
+            translated_destination,
+            ..
+        } in &flows.flows
+        {
+            let mapping = (
+                chain.as_deref(),
+                *protocol,
+                translated_source.as_str(),
+                translated_destination.as_str(),
+            );
             // Both runtimes may report a moving flow.
             by_mapping.entry(mapping).or_default().insert((source.as_str(), destination.as_str()));
         }
@@ -99,9 +156,15 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
         (both.len() > 1).then_some((mapping, both))
     });
     if let Some((mapping, who)) = lasting.into_iter().next() {
-        let flows: Vec<String> = who.iter().map(|(source, destination)| format!("{source} > {destination}")).collect();
+        let flows: Vec<String> =
+            who.iter().map(|(source, destination)| format!("{source} > {destination}")).collect();
         let found = format!("{} are all {} > {} outside", flows.join(", "), mapping.2, mapping.3);
-        return Check::fail(exit::NEGATIVE, "mappings", found, "replies reach one of them only: report this");
+        return Check::fail(
+            exit::NEGATIVE,
+            "mappings",
+            found,
+            "replies reach one of them only: report this",
+        );
     }
     let who = after.flows.iter().map(|flow| (flow.protocol, &flow.source, &flow.destination));
     let count = who.collect::<BTreeSet<_>>().len();
@@ -112,7 +175,9 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
 mod tests {
     use super::*;
     use crate::host_check::Outcome;
-    use holdfast_control::status::{Process, ROLE_STATE_SERVER, SHARED_PARTITIONED, SHARED_STATE_SERVER, STATE_AWAY};
+    use holdfast_control::status::{
+        Process, ROLE_STATE_SERVER, SHARED_PARTITIONED, SHARED_STATE_SERVER, STATE_AWAY,
+    };
     use serde_json::json;
 
     fn look(pool: Pool) -> Status {
@@ -149,15 +214,29 @@ mod tests {
     #[test]
     fn what_is_wrong_is_so_in_every_look() {
         let right = served(10, 4, [80, 4, 10, 6]);
-        assert_eq!(outcome(&[right.clone(), served(11, 4, [80, 4, 10, 6]), served(9, 4, [80, 4, 10, 6])]), Outcome::Ok);
+        assert_eq!(
+            outcome(&[right.clone(), served(11, 4, [80, 4, 10, 6]), served(9, 4, [80, 4, 10, 6])]),
+            Outcome::Ok
+        );
         let unknown = served(12, 4, [80, 4, 10, 6]);
         assert_eq!(outcome(&[unknown.clone(), served(13, 4, [80, 4, 11, 5])]), Outcome::Fail);
         assert_eq!(outcome(&[unknown, right.clone()]), Outcome::Ok);
-        assert_eq!(outcome(&[served(9, 4, [80, 4, 10, 6]), served(8, 4, [80, 4, 10, 6])]), Outcome::Warn);
-        assert_eq!(outcome(&[right.clone(), served(10, 4, [81, 4, 10, 6])]), Outcome::Fail, "101 of 100");
-        let [growing, shrinking] =
-            [[10, 11, 12], [12, 11, 10]].map(|held| held.map(|held| served(held + 1, 4, [90 - held, 4, held, 6])));
-        assert_eq!((outcome(&growing), outcome(&shrinking)), (Outcome::Ok, Outcome::Ok), "the server is heard later");
+        assert_eq!(
+            outcome(&[served(9, 4, [80, 4, 10, 6]), served(8, 4, [80, 4, 10, 6])]),
+            Outcome::Warn
+        );
+        assert_eq!(
+            outcome(&[right.clone(), served(10, 4, [81, 4, 10, 6])]),
+            Outcome::Fail,
+            "101 of 100"
+        );
+        let [growing, shrinking] = [[10, 11, 12], [12, 11, 10]]
+            .map(|held| held.map(|held| served(held + 1, 4, [90 - held, 4, held, 6])));
+        assert_eq!(
+            (outcome(&growing), outcome(&shrinking)),
+            (Outcome::Ok, Outcome::Ok),
+            "the server is heard later"
+        );
         let away = Status { processes: Vec::new(), ..right.clone() };
         assert_eq!(outcome(&[right, away]), Outcome::Warn);
         assert_eq!(outcome(&[look(pool(SHARED_STATE_SERVER))]), Outcome::Warn, "it has not spoken");
@@ -172,7 +251,8 @@ mod tests {
         let with = |states: [&str; 2]| {
             let mut look = served(10, 4, [80, 4, 10, 6]);
             let first = look.processes[0].clone();
-            let server = |(id, state): (u32, &str)| Process { id, state: state.into(), ..first.clone() };
+            let server =
+                |(id, state): (u32, &str)| Process { id, state: state.into(), ..first.clone() };
             look.processes = [65534, 65533].into_iter().zip(states).map(server).collect();
             outcome(&[look])
         };

@@ -1,4 +1,5 @@
-//! The command `holdfast`: a box's commands. The laboratory's go to a program of their own.
+//! The command `holdfast`: a box's commands. The laboratory's go to a program of their
+//! own.
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -63,15 +64,21 @@ mod tests {
 
     #[test]
     fn json_and_control_are_understood_before_and_after_the_command() {
-        for line in
-            ["holdfast --json --control /c status", "holdfast status --json --control /c", "holdfast --json status --control /c"]
-        {
+        for line in [
+            "holdfast --json --control /c status",
+            "holdfast status --json --control /c",
+            "holdfast --json status --control /c",
+        ] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
-            assert!(arguments.options.json && arguments.options.control.as_deref() == Some("/c"), "{line}");
+            assert!(
+                arguments.options.json && arguments.options.control.as_deref() == Some("/c"),
+                "{line}"
+            );
         }
     }
 
-    /// What the laboratory is asked goes to it as it is, `--help` too; the same is done for `--json` before and after the command.
+    /// What the laboratory is asked goes to it as it is, `--help` too; the same is done
+    /// for `--json` before and after the command.
     #[test]
     fn the_laboratory_gets_its_arguments_as_they_are() {
         for (line, json, expected) in [
@@ -82,17 +89,26 @@ mod tests {
             ("holdfast sim", false, ""),
         ] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
-            let (Command::Demo(handed) | Command::Bench(handed) | Command::Sim(handed)) = arguments.command else {
+            let (Command::Demo(handed) | Command::Bench(handed) | Command::Sim(handed)) =
+                arguments.command
+            else {
                 panic!("{line}")
             };
-            let handed: Vec<&str> = handed.arguments.iter().map(|one| one.to_str().unwrap()).collect();
-            assert_eq!((arguments.options.json, handed.join(" ").as_str()), (json, expected), "{line}");
+            let handed: Vec<&str> =
+                handed.arguments.iter().map(|one| one.to_str().unwrap()).collect();
+            assert_eq!(
+                (arguments.options.json, handed.join(" ").as_str()),
+                (json, expected),
+                "{line}"
+            );
         }
     }
 
     #[test]
     fn a_host_joins_with_a_name_and_a_certificate_and_without_a_file() {
-        let parsed = |line: &str| Arguments::try_parse_from(line.split(' ')).map(|_| ()).map_err(|error| error.kind());
+        let parsed = |line: &str| {
+            Arguments::try_parse_from(line.split(' ')).map(|_| ()).map_err(|error| error.kind())
+        };
         use clap::error::ErrorKind::*;
         for (line, expected) in [
             ("holdfast run box.yaml", Ok(())),
@@ -112,8 +128,13 @@ mod tests {
 
     #[test]
     fn a_selector_is_written_without_quotes() {
-        let arguments = Arguments::try_parse_from("holdfast trace tcp from 10.0.0.0/24 --count 3".split(' ')).unwrap();
-        let Command::Operate(cli::Operate::Trace { selector, count: 3, .. }) = arguments.command else { panic!("{arguments:?}") };
+        let arguments =
+            Arguments::try_parse_from("holdfast trace tcp from 10.0.0.0/24 --count 3".split(' '))
+                .unwrap();
+        let Command::Operate(cli::Operate::Trace { selector, count: 3, .. }) = arguments.command
+        else {
+            panic!("{arguments:?}")
+        };
         assert_eq!(selector.join(" "), "tcp from 10.0.0.0/24");
     }
 }

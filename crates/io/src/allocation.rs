@@ -77,7 +77,9 @@ fn map(layout: Layout) -> *mut u8 {
     let (len, align) = (pages(layout), layout.align().max(HUGE_PAGE));
     let room = len + align;
     // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
-    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), room, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    let mapped = unsafe {
+        mmap_anonymous(ptr::null_mut(), room, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    };
     let Ok(start) = mapped else { return ptr::null_mut() };
     let skipped = start.cast::<u8>().align_offset(align);
     let block = start.cast::<u8>().wrapping_add(skipped);

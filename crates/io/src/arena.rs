@@ -81,7 +81,8 @@ impl ArenaMemory {
 /// The manager as an owner of buffers.
 pub(crate) const MANAGER: u16 = 0;
 
-const OWNERS: Layout = Layout { name: "the record of buffers", magic: 0x686f_6c64_6f77_6e73, version: 2 };
+const OWNERS: Layout =
+    Layout { name: "the record of buffers", magic: 0x686f_6c64_6f77_6e73, version: 2 };
 const AT_COUNT: usize = Layout::LEN;
 const HEADER_LEN: usize = 64;
 
@@ -102,8 +103,13 @@ impl Owners {
     fn open(fd: OwnedFd, count: u32) -> io::Result<Owners> {
         let memory = SharedMemory::open(fd)?;
         OWNERS.check(&memory, 0)?;
-        if memory.len() != HEADER_LEN + count as usize * 2 || memory.word32(AT_COUNT).load(Ordering::Relaxed) != count {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not the record of that arena"));
+        if memory.len() != HEADER_LEN + count as usize * 2
+            || memory.word32(AT_COUNT).load(Ordering::Relaxed) != count
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "this is not the record of that arena",
+            ));
         }
         Ok(Owners { words: memory.words16(HEADER_LEN, count as usize), memory })
     }
@@ -201,7 +207,13 @@ impl Arena {
     }
 
     /// Takes a buffer back that a port has sent. `None` if the port did not own it.
-    pub(crate) fn take_back(&mut self, id: u32, from: u16, offset: usize, len: usize) -> Option<Packet> {
+    pub(crate) fn take_back(
+        &mut self,
+        id: u32,
+        from: u16,
+        offset: usize,
+        len: usize,
+    ) -> Option<Packet> {
         if self.owners.get(id)? != from {
             return None;
         }

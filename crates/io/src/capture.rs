@@ -7,7 +7,9 @@
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
-use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
 use std::borrow::Cow;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -22,7 +24,8 @@ use std::time::SystemTime;
 /// The kernel's error; `StorageFull` if the capture is full.
 pub fn append(path: &Path, most: u64, frame: &[u8], comment: &str) -> io::Result<()> {
     let mut section = Vec::with_capacity(frame.len() + 512);
-    let invalid = |error: pcap_file::PcapError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+    let invalid =
+        |error: pcap_file::PcapError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     let mut writer = PcapNgWriter::new(&mut section).map_err(invalid)?;
     let interface = InterfaceDescriptionBlock {
         linktype: DataLink::ETHERNET,
@@ -41,7 +44,10 @@ pub fn append(path: &Path, most: u64, frame: &[u8], comment: &str) -> io::Result
     writer.write_pcapng_block(packet).map_err(invalid)?;
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     if file.metadata()?.len() + section.len() as u64 > most {
-        return Err(io::Error::new(io::ErrorKind::StorageFull, format!("{} is full", path.display())));
+        return Err(io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!("{} is full", path.display()),
+        ));
     }
     file.write_all(&section)
 }
@@ -75,7 +81,11 @@ mod tests {
                 found.push((packet.data.into_owned(), comment.unwrap()));
             }
         }
-        let expected: Vec<_> = frames.into_iter().enumerate().map(|(at, frame)| (frame, format!("packet {at}"))).collect();
+        let expected: Vec<_> = frames
+            .into_iter()
+            .enumerate()
+            .map(|(at, frame)| (frame, format!("packet {at}")))
+            .collect();
         assert_eq!(found, expected);
     }
 }

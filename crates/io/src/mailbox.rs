@@ -3,8 +3,8 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -94,7 +94,12 @@ impl Mailbox {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = loop {
-            match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut self.space)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(
+                &self.socket,
+                &mut [IoSliceMut::new(&mut self.space)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
                 Ok(got) => break got,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
@@ -149,7 +154,10 @@ mod tests {
     fn nobody_waits() {
         let (mut one, mut other) = Mailbox::pair().unwrap();
         assert!(other.receive().unwrap().is_none());
-        assert_eq!(one.send(&[7; MAX_MESSAGE + 1], &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            one.send(&[7; MAX_MESSAGE + 1], &[]).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
         for number in 0..1000u32 {
             one.send(&[&number.to_le_bytes()[..], &[7; 8000]].concat(), &[]).unwrap();
         }

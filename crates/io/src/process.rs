@@ -96,7 +96,8 @@ impl Watched {
     /// True if it has ended.
     pub fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+            .is_ok_and(|count| count > 0)
     }
 
     /// The exit status, if it has ended and is this process's child, or became it
@@ -188,7 +189,11 @@ pub fn bury_orphans(is_own: impl Fn(u32) -> bool) {
         let ended = unsafe {
             let mut information = core::mem::zeroed::<libc::siginfo_t>();
             let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-            if libc::waitid(libc::P_ALL, 0, &mut information, options) < 0 { 0 } else { information.si_pid() }
+            if libc::waitid(libc::P_ALL, 0, &mut information, options) < 0 {
+                0
+            } else {
+                information.si_pid()
+            }
         };
         let Some(pid) = Pid::from_raw(ended).filter(|_| !is_own(ended as u32)) else { return };
         if rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).is_err() {
@@ -226,7 +231,10 @@ pub fn lives(pid: u32) -> bool {
             !rustix::event::poll(&mut fds, Some(&at_once)).is_ok_and(|count| count > 0)
         }
         // Without free descriptors, for example: it is not known to be gone.
-        Err(error) => !matches!(error, rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT),
+        Err(error) => !matches!(
+            error,
+            rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT
+        ),
     }
 }
 
@@ -269,7 +277,10 @@ impl Stall {
 }
 
 fn by_hand() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "this role is started by `holdfast run`, not by hand")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "this role is started by `holdfast run`, not by hand",
+    )
 }
 
 /// The descriptors that [`Watched::start`] passed, taken out of the environment. Call it
@@ -289,7 +300,8 @@ pub fn inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
 pub fn inherited_all() -> io::Result<Vec<OwnedFd>> {
     let text = std::env::var("HOLDFAST_FDS").map_err(|_| by_hand())?;
     let numbers: Vec<i32> = text.split(',').map(|number| number.parse().unwrap_or(-1)).collect();
-    if numbers.iter().enumerate().any(|(at, number)| *number < 3 || numbers[..at].contains(number)) {
+    if numbers.iter().enumerate().any(|(at, number)| *number < 3 || numbers[..at].contains(number))
+    {
         return Err(by_hand());
     }
     let mut fds = Vec::with_capacity(numbers.len());
@@ -330,7 +342,10 @@ impl Clock {
     /// A clock common to all processes of this host: CLOCK_MONOTONIC.
     pub fn new() -> Clock {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        Clock { start: Instant::now(), offset: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + 1 }
+        Clock {
+            start: Instant::now(),
+            offset: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + 1,
+        }
     }
 
     /// The time now, ns.
@@ -368,8 +383,15 @@ mod tests {
                 let other = own.with_extension("other");
                 std::fs::copy("/bin/false", &other).unwrap();
                 std::fs::rename(&other, &own).unwrap();
-                assert!(!Command::new(&own).status().unwrap().success(), "another build lies there");
-                let arguments = ["process::tests::another_build_at_the_same_path_is_not_started", "--exact", "--nocapture"];
+                assert!(
+                    !Command::new(&own).status().unwrap().success(),
+                    "another build lies there"
+                );
+                let arguments = [
+                    "process::tests::another_build_at_the_same_path_is_not_started",
+                    "--exact",
+                    "--nocapture",
+                ];
                 let mut child = role("--test-threads=1");
                 let status = child.args(arguments).env(ROLE, "child").status().unwrap();
                 std::process::exit(status.code().unwrap_or(1));
@@ -383,9 +405,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let copy = directory.path().join("first");
         std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-        let arguments = ["process::tests::another_build_at_the_same_path_is_not_started", "--exact", "--nocapture"];
+        let arguments = [
+            "process::tests::another_build_at_the_same_path_is_not_started",
+            "--exact",
+            "--nocapture",
+        ];
         let output = Command::new(&copy).args(arguments).env(ROLE, "parent").output().unwrap();
-        assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     fn start(program: &str, arguments: &[&str]) -> Child {
@@ -403,15 +434,25 @@ mod tests {
     #[test]
     fn who_gets_no_processor_does_not_hang() {
         const ENOUGH: u64 = 50_000_000;
-        let [mut looping, mut sleeping] = [start("sh", &["-c", "while :; do :; done"]), start("sleep", &["1000"])];
+        let [mut looping, mut sleeping] =
+            [start("sh", &["-c", "while :; do :; done"]), start("sleep", &["1000"])];
         let (mut stall, mut other) = (Stall::default(), Stall::default());
         wait_for(|| state("/proc", looping.id()) == Some('R'));
-        assert_eq!(stall.waits(looping.id(), 7, ENOUGH), Some(true), "it has had none since it turned");
+        assert_eq!(
+            stall.waits(looping.id(), 7, ENOUGH),
+            Some(true),
+            "it has had none since it turned"
+        );
         wait_for(|| stall.waits(looping.id(), 7, ENOUGH) == Some(false));
         assert_eq!(stall.waits(looping.id(), 7, u64::MAX), Some(true));
-        assert_eq!(stall.waits(looping.id(), 8, ENOUGH), Some(true), "it has turned, and begins anew");
+        assert_eq!(
+            stall.waits(looping.id(), 8, ENOUGH),
+            Some(true),
+            "it has turned, and begins anew"
+        );
         wait_for(|| other.waits(sleeping.id(), 0, ENOUGH) == Some(false));
-        rustix::process::kill_process(Pid::from_child(&looping), Signal::STOP).expect("it is there");
+        rustix::process::kill_process(Pid::from_child(&looping), Signal::STOP)
+            .expect("it is there");
         wait_for(|| stall.waits(looping.id(), 8, u64::MAX) == Some(false));
         for process in [&mut looping, &mut sleeping] {
             process.kill().and_then(|()| process.wait()).expect("it is there");

@@ -96,12 +96,17 @@ impl<'a> Producer<'a> {
     ///
     /// # Panics
     /// If the number of entries is not a power of two.
-    pub fn adopt(memory: Memory<'a>, mut is_recorded: impl FnMut(Descriptor) -> bool) -> Result<Producer<'a>, Corrupt> {
+    pub fn adopt(
+        memory: Memory<'a>,
+        mut is_recorded: impl FnMut(Descriptor) -> bool,
+    ) -> Result<Producer<'a>, Corrupt> {
         let mut producer = Producer::new(memory);
         let written = memory.written.load(Ordering::Relaxed);
         let hidden = written.wrapping_sub(producer.tail);
         // The consumer can write here too, and may be broken.
-        if hidden as usize > memory.entries.len() || producer.unread()? + hidden as usize > memory.entries.len() {
+        if hidden as usize > memory.entries.len()
+            || producer.unread()? + hidden as usize > memory.entries.len()
+        {
             return Err(Corrupt);
         }
         while producer.tail != written && is_recorded(producer.entry(producer.tail)) {
@@ -214,7 +219,10 @@ impl<'a> Consumer<'a> {
     ///
     /// # Panics
     /// If the number of entries is not a power of two.
-    pub fn adopt(memory: Memory<'a>, mut is_recorded: impl FnMut(Descriptor) -> bool) -> Result<Consumer<'a>, Corrupt> {
+    pub fn adopt(
+        memory: Memory<'a>,
+        mut is_recorded: impl FnMut(Descriptor) -> bool,
+    ) -> Result<Consumer<'a>, Corrupt> {
         let mut consumer = Consumer::new(memory);
         loop {
             let before = consumer.head;

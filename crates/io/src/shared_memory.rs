@@ -34,7 +34,9 @@ impl Layout {
     /// `InvalidData` if the memory has another kind or version.
     pub(crate) fn check(&self, memory: &SharedMemory, at: usize) -> io::Result<()> {
         let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
-        if memory.len() < at + Layout::LEN || memory.word64(at).load(Ordering::Acquire) != self.magic {
+        if memory.len() < at + Layout::LEN
+            || memory.word64(at).load(Ordering::Acquire) != self.magic
+        {
             return invalid(format!("this is not {}", self.name));
         }
         let found = memory.word32(at + 8).load(Ordering::Relaxed);
@@ -80,7 +82,10 @@ impl SharedMemory {
     pub(crate) fn open(fd: OwnedFd) -> io::Result<SharedMemory> {
         let seals = rustix::fs::fcntl_get_seals(&fd)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the shared memory's size is not sealed"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the shared memory's size is not sealed",
+            ));
         }
         let len = rustix::fs::fstat(&fd)?.st_size as usize;
         SharedMemory::map(fd, len)
@@ -90,7 +95,14 @@ impl SharedMemory {
         // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing;
         // the file's size is sealed, so every page of it stays readable and writable.
         let base = unsafe {
-            rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
+            rustix::mm::mmap(
+                core::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )?
         };
         Ok(SharedMemory { fd, base: base.cast(), len })
     }
@@ -145,7 +157,11 @@ impl SharedMemory {
     /// If they are not aligned or not all inside.
     pub(crate) fn words64(&self, at: usize, count: usize) -> &'static [AtomicU64] {
         assert!(
-            at.is_multiple_of(8) && count.checked_mul(8).and_then(|len| len.checked_add(at)).is_some_and(|end| end <= self.len)
+            at.is_multiple_of(8)
+                && count
+                    .checked_mul(8)
+                    .and_then(|len| len.checked_add(at))
+                    .is_some_and(|end| end <= self.len)
         );
         // SAFETY: as in `word64`, for `count` words one after the other.
         unsafe { core::slice::from_raw_parts(self.base.add(at).cast::<AtomicU64>(), count) }
@@ -176,7 +192,11 @@ impl SharedMemory {
     /// If they are not aligned or not all inside.
     pub(crate) fn words16(&self, at: usize, count: usize) -> &'static [AtomicU16] {
         assert!(
-            at.is_multiple_of(2) && count.checked_mul(2).and_then(|len| len.checked_add(at)).is_some_and(|end| end <= self.len)
+            at.is_multiple_of(2)
+                && count
+                    .checked_mul(2)
+                    .and_then(|len| len.checked_add(at))
+                    .is_some_and(|end| end <= self.len)
         );
         // SAFETY: as in `words64`.
         unsafe { core::slice::from_raw_parts(self.base.add(at).cast::<AtomicU16>(), count) }

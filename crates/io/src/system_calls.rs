@@ -12,8 +12,8 @@
 
 use crate::standby;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
-    apply_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -201,12 +201,21 @@ fn invalid(error: seccompiler::BackendError) -> io::Error {
 
 /// A rule without conditions for each call, and one for sockets: only local ones.
 fn rules(calls: impl Iterator<Item = i64>) -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
-    let is_local = || SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::AF_UNIX as u64);
-    let local = || is_local().and_then(|condition| SeccompRule::new(vec![condition])).map_err(invalid);
-    calls.map(|call| Ok((call, if call == libc::SYS_socket { vec![local()?] } else { Vec::new() }))).collect()
+    let is_local = || {
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::AF_UNIX as u64)
+    };
+    let local =
+        || is_local().and_then(|condition| SeccompRule::new(vec![condition])).map_err(invalid);
+    calls
+        .map(|call| Ok((call, if call == libc::SYS_socket { vec![local()?] } else { Vec::new() })))
+        .collect()
 }
 
-fn install(rules: BTreeMap<i64, Vec<SeccompRule>>, otherwise: SeccompAction, action: SeccompAction) -> io::Result<()> {
+fn install(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    action: SeccompAction,
+) -> io::Result<()> {
     let architecture: TargetArch = std::env::consts::ARCH.try_into().map_err(invalid)?;
     let filter = SeccompFilter::new(rules, otherwise, action, architecture).map_err(invalid)?;
     let program: BpfProgram = filter.try_into().map_err(invalid)?;
@@ -221,7 +230,8 @@ fn watch() -> io::Result<()> {
     // SAFETY: the handler only does what a handler may (see there).
     unsafe {
         let mut action = core::mem::zeroed::<libc::sigaction>();
-        action.sa_sigaction = on_denied as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+        action.sa_sigaction =
+            on_denied as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         match libc::sigaction(libc::SIGSYS, &action, core::ptr::null_mut()) {
             0 => Ok(()),
@@ -241,7 +251,10 @@ struct Denied {
     call: i32,
     _architecture: u32,
 }
-const _: () = assert!(core::mem::offset_of!(Denied, call) == 24 && size_of::<Denied>() <= size_of::<libc::siginfo_t>());
+const _: () = assert!(
+    core::mem::offset_of!(Denied, call) == 24
+        && size_of::<Denied>() <= size_of::<libc::siginfo_t>()
+);
 
 /// `si_code` of a signal by which a filter denies a call (siginfo.h).
 const BY_FILTER: i32 = 1;
@@ -313,7 +326,11 @@ mod tests {
     fn child(name: &str, what: &str) -> Output {
         let path = format!("system_calls::tests::{name}");
         let arguments = [path.as_str(), "--exact", "--nocapture", "--test-threads=1"];
-        Command::new(std::env::current_exe().unwrap()).args(arguments).env(CHILD, what).output().unwrap()
+        Command::new(std::env::current_exe().unwrap())
+            .args(arguments)
+            .env(CHILD, what)
+            .output()
+            .unwrap()
     }
 
     fn call(number: libc::c_long) -> io::Error {
@@ -401,18 +418,29 @@ mod tests {
         if std::env::var_os(CHILD).is_none() {
             for what in ["own", "library"] {
                 let output = child(NAME, what);
-                assert!(output.status.success(), "{what}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+                assert!(
+                    output.status.success(),
+                    "{what}: {}\n{}",
+                    output.status,
+                    String::from_utf8_lossy(&output.stderr)
+                );
             }
             return;
         }
         let has_library = std::env::var(CHILD).is_ok_and(|what| what == "library");
         restrict(has_library).unwrap();
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        assert!(status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])), "{status}");
-        let sum = std::thread::spawn(|| (0..1u64 << 20).collect::<Vec<_>>().iter().sum::<u64>()).join().unwrap();
+        assert!(
+            status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])),
+            "{status}"
+        );
+        let sum = std::thread::spawn(|| (0..1u64 << 20).collect::<Vec<_>>().iter().sum::<u64>())
+            .join()
+            .unwrap();
         assert_eq!(sum, (1 << 20) * ((1 << 20) - 1) / 2);
         // The panic prints a backtrace, which reads this program's file.
-        let panicked = std::panic::catch_unwind(|| panic!("{}", std::backtrace::Backtrace::force_capture()));
+        let panicked =
+            std::panic::catch_unwind(|| panic!("{}", std::backtrace::Backtrace::force_capture()));
         assert!(panicked.is_err());
         std::os::unix::net::UnixDatagram::unbound().unwrap();
         if has_library {
@@ -426,7 +454,12 @@ mod tests {
     fn newer_calls_do_not_exist() {
         if std::env::var_os(CHILD).is_none() {
             let output = child("newer_calls_do_not_exist", "try");
-            assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{}\n{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
             return;
         }
         restrict(false).unwrap();

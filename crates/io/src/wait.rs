@@ -30,8 +30,12 @@ impl Patience {
 
 /// Sleeps until one of the descriptors is readable or `nanoseconds` have passed.
 pub fn sleep(fds: &[BorrowedFd<'_>], nanoseconds: u64) {
-    let mut list: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let timeout = Timespec { tv_sec: (nanoseconds / 1_000_000_000) as i64, tv_nsec: (nanoseconds % 1_000_000_000) as i64 };
+    let mut list: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let timeout = Timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    };
     // A signal ends the sleep early, which is as good as any other reason.
     let _ = rustix::event::poll(&mut list, Some(&timeout));
 }

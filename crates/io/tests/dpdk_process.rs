@@ -1,4 +1,5 @@
-//! What DPDK does to the process that it is loaded into: this file has one test, because it happens once per process.
+//! What DPDK does to the process that it is loaded into: this file has one test, because
+//! it happens once per process.
 #![cfg(holdfast_dpdk)]
 
 use holdfast_io::port;
@@ -12,7 +13,8 @@ fn status(field: &str) -> String {
     line.unwrap_or_else(|| panic!("no {field}")).trim().to_owned()
 }
 
-/// Signals with a handler, without those that the C library takes when a thread starts (32 and 33).
+/// Signals with a handler, without those that the C library takes when a thread starts
+/// (32 and 33).
 fn caught() -> u64 {
     u64::from_str_radix(&status("SigCgt"), 16).unwrap() & !(3 << 31)
 }
@@ -29,11 +31,20 @@ fn is_inherited(fd: i32) -> bool {
     u32::from_str_radix(flags, 8).unwrap() & 0o2_000_000 == 0
 }
 
-/// A program opens two DPDK ports and closes them: its processors, signals and directories are as they were, processes that it starts inherit
-/// nothing, and DPDK was not loaded before it was asked for.
+/// A program opens two DPDK ports and closes them: its processors, signals and
+/// directories are as they were, processes that it starts inherit nothing, and DPDK was
+/// not loaded before it was asked for.
 #[test]
 fn a_process_is_as_it_was_except_for_its_ports() {
-    let look = || (status("Cpus_allowed"), status("SigBlk"), status("SigIgn"), caught(), Path::new("/var/run/dpdk").exists());
+    let look = || {
+        (
+            status("Cpus_allowed"),
+            status("SigBlk"),
+            status("SigIgn"),
+            caught(),
+            Path::new("/var/run/dpdk").exists(),
+        )
+    };
     let libraries = || std::fs::read_to_string("/proc/self/maps").unwrap().contains("librte_");
     assert!(!libraries());
     let (before, open) = (look(), descriptors());

@@ -1,4 +1,5 @@
-//! Ring and doorbell under every interleaving: `make loom` runs it with `--cfg loom`. Without, the same scenarios run once each on real threads.
+//! Ring and doorbell under every interleaving: `make loom` runs it with `--cfg loom`.
+//! Without, the same scenarios run once each on real threads.
 
 use holdfast_io::doorbell::{may_sleep, must_ring};
 use holdfast_io::ring::{Consumer, Descriptor, Memory, Producer};
@@ -50,7 +51,12 @@ impl Ring {
     }
 
     fn memory(&self) -> Memory<'_> {
-        Memory { written: &self.written, tail: &self.tail, head: &self.head, entries: &self.entries }
+        Memory {
+            written: &self.written,
+            tail: &self.tail,
+            head: &self.head,
+            entries: &self.entries,
+        }
     }
 }
 
@@ -94,7 +100,8 @@ fn descriptors_arrive_once_and_in_order() {
     });
 }
 
-/// A buffer of the arena: whoever has it reads and writes it, and nobody else does. Loom fails if two do at a time, or without an order.
+/// A buffer of the arena: whoever has it reads and writes it, and nobody else does. Loom
+/// fails if two do at a time, or without an order.
 #[cfg(loom)]
 struct Buffer(loom::cell::UnsafeCell<u64>);
 #[cfg(not(loom))]
@@ -139,7 +146,8 @@ fn take(consumer: &mut Consumer<'_>) -> Descriptor {
     }
 }
 
-/// A buffer of the arena goes to the other side, is changed there, comes back, and goes again: each side sees all that the other wrote.
+/// A buffer of the arena goes to the other side, is changed there, comes back, and goes
+/// again: each side sees all that the other wrote.
 #[test]
 fn a_buffer_belongs_to_one_side_at_a_time() {
     model(|| {
@@ -147,7 +155,8 @@ fn a_buffer_belongs_to_one_side_at_a_time() {
         let buffer = Arc::new(Buffer::new());
         let (other_there, other_back, other_buffer) = (there.clone(), back.clone(), buffer.clone());
         let guest = thread::spawn(move || {
-            let (mut rx, mut tx) = (Consumer::new(other_there.memory()), Producer::new(other_back.memory()));
+            let (mut rx, mut tx) =
+                (Consumer::new(other_there.memory()), Producer::new(other_back.memory()));
             for round in 0..2 {
                 assert_eq!(take(&mut rx), descriptor(round));
                 assert_eq!(other_buffer.add(10), u64::from(round) * 11 + 11);
@@ -167,7 +176,8 @@ fn a_buffer_belongs_to_one_side_at_a_time() {
     });
 }
 
-/// One puts something in and rings if it must, the other goes to sleep if it may: it never sleeps on a full ring without having been rung for.
+/// One puts something in and rings if it must, the other goes to sleep if it may: it
+/// never sleeps on a full ring without having been rung for.
 #[test]
 fn no_wake_up_is_lost() {
     model(|| {
@@ -218,8 +228,15 @@ impl Record {
     }
 }
 
-/// A manager's life: takes what came back, then gives away what it has, in the orders that `holdfast_io::ring` tells; it gets so far as `steps`.
-fn live(rx: &mut Producer<'_>, tx: &mut Consumer<'_>, record: &Record, buffers: &[Buffer; 3], mut steps: u32) -> bool {
+/// A manager's life: takes what came back, then gives away what it has, in the orders
+/// that `holdfast_io::ring` tells; it gets so far as `steps`.
+fn live(
+    rx: &mut Producer<'_>,
+    tx: &mut Consumer<'_>,
+    record: &Record,
+    buffers: &[Buffer; 3],
+    mut steps: u32,
+) -> bool {
     let mut lives = || {
         steps = steps.saturating_sub(1);
         steps > 0
@@ -264,8 +281,9 @@ fn live(rx: &mut Producer<'_>, tx: &mut Consumer<'_>, record: &Record, buffers: 
     lives()
 }
 
-/// A manager gives buffers to a guest that sends them back, is killed at any step, and is adopted while the guest goes on: nobody touches a buffer
-/// that another has, and none is lost.
+/// A manager gives buffers to a guest that sends them back, is killed at any step, and is
+/// adopted while the guest goes on: nobody touches a buffer that another has, and none is
+/// lost.
 #[test]
 fn a_dead_side_is_adopted() {
     for steps in 1..12 {
@@ -274,9 +292,11 @@ fn a_dead_side_is_adopted() {
             let word = || AtomicU32::new(0);
             let record = Arc::new(Record([word(), word(), word()]));
             let buffers = Arc::new([Buffer::new(), Buffer::new(), Buffer::new()]);
-            let (guest_there, guest_back, guest_buffers) = (there.clone(), back.clone(), buffers.clone());
+            let (guest_there, guest_back, guest_buffers) =
+                (there.clone(), back.clone(), buffers.clone());
             let guest = thread::spawn(move || {
-                let (mut rx, mut tx) = (Consumer::new(guest_there.memory()), Producer::new(guest_back.memory()));
+                let (mut rx, mut tx) =
+                    (Consumer::new(guest_there.memory()), Producer::new(guest_back.memory()));
                 // A bounded number of looks: it need not see everything.
                 let mut held = Vec::new();
                 for _ in 0..2 {
@@ -298,13 +318,15 @@ fn a_dead_side_is_adopted() {
             let (host_there, host_back) = (there.clone(), back.clone());
             let (host_record, host_buffers) = (record.clone(), buffers.clone());
             let host = thread::spawn(move || {
-                let (mut rx, mut tx) = (Producer::new(host_there.memory()), Consumer::new(host_back.memory()));
+                let (mut rx, mut tx) =
+                    (Producer::new(host_there.memory()), Consumer::new(host_back.memory()));
                 live(&mut rx, &mut tx, &host_record, &host_buffers, steps);
             });
             host.join().unwrap();
             let is_guests = |descriptor: Descriptor| record.is_guests(descriptor.buffer);
             let mut rx = Producer::adopt(there.memory(), is_guests).expect("the ring is sound");
-            let mut tx = Consumer::adopt(back.memory(), |descriptor| !is_guests(descriptor)).expect("the ring is sound");
+            let mut tx = Consumer::adopt(back.memory(), |descriptor| !is_guests(descriptor))
+                .expect("the ring is sound");
             live(&mut rx, &mut tx, &record, &buffers, u32::MAX);
             let held = guest.join().unwrap();
             // Every buffer is in one place.
@@ -321,7 +343,11 @@ fn a_dead_side_is_adopted() {
                 }
             }
             for (buffer, places) in places.into_iter().enumerate() {
-                assert_eq!(places, u32::from(record.is_guests(buffer as u32)), "buffer {buffer} after {steps} steps");
+                assert_eq!(
+                    places,
+                    u32::from(record.is_guests(buffer as u32)),
+                    "buffer {buffer} after {steps} steps"
+                );
             }
         });
     }

@@ -3,8 +3,8 @@
 use holdfast_control::exit::{self, Failure};
 use std::path::PathBuf;
 
-/// The file of `holdfast`: `$HOLDFAST_BIN`, or the one of the directory of this program (of
-/// a test's program: the directory above).
+/// The file of `holdfast`: `$HOLDFAST_BIN`, or the one of the directory of this program
+/// (of a test's program: the directory above).
 ///
 /// # Errors
 /// If there is none: with the remedy.
@@ -12,7 +12,9 @@ pub fn binary() -> Result<PathBuf, Failure> {
     if let Some(path) = std::env::var_os("HOLDFAST_BIN").filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }
-    let unknown = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("this program's own file: {error}"));
+    let unknown = |error: std::io::Error| {
+        Failure::new(exit::UNAVAILABLE, format!("this program's own file: {error}"))
+    };
     let own = std::env::current_exe().map_err(unknown)?;
     let beside = own.ancestors().skip(1).take(2).map(|directory| directory.join("holdfast"));
     beside.into_iter().find(|path| path.is_file()).ok_or_else(|| {

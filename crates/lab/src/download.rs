@@ -61,17 +61,29 @@ impl Download {
     pub fn start(namespace: &Namespace, plan: &Plan) -> Result<Download> {
         let mut command = namespace.command("curl");
         let stalled = plan.stalled_after.as_secs().max(1).to_string();
-        command.args(["--silent", "--show-error", "--fail", "--no-buffer", "--connect-timeout", &stalled, "--max-time", "300"]);
+        command.args([
+            "--silent",
+            "--show-error",
+            "--fail",
+            "--no-buffer",
+            "--connect-timeout",
+            &stalled,
+            "--max-time",
+            "300",
+        ]);
         command.args(["--speed-limit", "1", "--speed-time", &stalled, "--noproxy", "*"]);
         match plan.bytes_per_second {
-            Some(rate) => command.args(["--limit-rate", &rate.to_string()]).arg(format!("{}?rate={rate}", plan.url)),
+            Some(rate) => command
+                .args(["--limit-rate", &rate.to_string()])
+                .arg(format!("{}?rate={rate}", plan.url)),
             None => command.arg(&plan.url),
         };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let started = Instant::now();
         let mut child = command.spawn().context("starting curl")?;
         let received = Arc::new(AtomicU64::new(0));
-        let (mut output, counter) = (child.stdout.take().context("curl's output")?, Arc::clone(&received));
+        let (mut output, counter) =
+            (child.stdout.take().context("curl's output")?, Arc::clone(&received));
         let body = std::thread::spawn(move || {
             let (mut hasher, mut block) = (Sha256::new(), vec![0_u8; 1 << 16]);
             let mut last = Instant::now();
@@ -120,10 +132,16 @@ impl Download {
 
     /// Waits for the end of the download.
     pub fn finish(mut self, limit: Duration, interrupt: &Interrupt) -> Result<Outcome> {
-        let status = until("a download ends", limit, interrupt, || self.child.try_wait().context("watching curl"))?;
+        let status = until("a download ends", limit, interrupt, || {
+            self.child.try_wait().context("watching curl")
+        })?;
         let body = self.body.take().map(|thread| thread.join().expect("the reader does not panic"));
         let (sum, last) = body.expect("joined once").context("reading curl's output")?;
-        let errors = self.errors.take().map(|thread| thread.join().expect("the reader does not panic")).unwrap_or_default();
+        let errors = self
+            .errors
+            .take()
+            .map(|thread| thread.join().expect("the reader does not panic"))
+            .unwrap_or_default();
         let error = if status.success() || status.signal() == Some(STOP.as_raw()) {
             None
         } else if errors.is_empty() {
@@ -131,7 +149,12 @@ impl Download {
         } else {
             Some(errors)
         };
-        Ok(Outcome { bytes: self.received(), sum, seconds: last.saturating_duration_since(self.started).as_secs_f64(), error })
+        Ok(Outcome {
+            bytes: self.received(),
+            sum,
+            seconds: last.saturating_duration_since(self.started).as_secs_f64(),
+            error,
+        })
     }
 }
 

@@ -46,7 +46,9 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 fn free_address(address: Ipv4Addr) -> Result<SocketAddr> {
     for _ in PORTS {
         // Processes at the same time begin at different places.
-        let at = (std::process::id() as usize * 97 + usize::from(NEXT_PORT.fetch_add(1, Ordering::Relaxed))) % PORTS.len();
+        let at = (std::process::id() as usize * 97
+            + usize::from(NEXT_PORT.fetch_add(1, Ordering::Relaxed)))
+            % PORTS.len();
         let address = SocketAddr::from((address, PORTS.start + at as u16));
         if TcpListener::bind(address).is_ok() {
             return Ok(address);
@@ -106,7 +108,9 @@ impl Etcd {
             }
         };
         let (client, peer) = (self.endpoint(), format!("http://{}", self.peer));
-        command.args(["--name", "one", "--log-level", "error", "--data-dir"]).arg(self.home.join("data"));
+        command
+            .args(["--name", "one", "--log-level", "error", "--data-dir"])
+            .arg(self.home.join("data"));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", &format!("one={peer}")]);
@@ -114,12 +118,15 @@ impl Etcd {
             command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(ca);
             command.arg("--cert-file").arg(certificate).arg("--key-file").arg(key);
         }
-        let mut process =
-            Process::start(command, "etcd", &self.home).context("`make setup` installs etcd (Debian's etcd-server)")?;
+        let mut process = Process::start(command, "etcd", &self.home)
+            .context("`make setup` installs etcd (Debian's etcd-server)")?;
         let address = self.address;
         let listens = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
         process.wait_while_running("etcd listens", PATIENCE, interrupt, |_| {
-            let listens = self.namespace.as_ref().map_or_else(|| Ok(listens()), |namespace| namespace.enter(listens))?;
+            let listens = self
+                .namespace
+                .as_ref()
+                .map_or_else(|| Ok(listens()), |namespace| namespace.enter(listens))?;
             Ok(listens.then_some(()))
         })?;
         self.process = Some(process);

@@ -61,7 +61,14 @@ fn port(bridge: &str, name: &str) -> String {
 }
 
 /// Joins a namespace's device to a bridge.
-fn join(lab: &Lab, network: &Namespace, end: (&Namespace, &str), name: &str, bridge: &str, offloads: Offloads) -> Result<()> {
+fn join(
+    lab: &Lab,
+    network: &Namespace,
+    end: (&Namespace, &str),
+    name: &str,
+    bridge: &str,
+    offloads: Offloads,
+) -> Result<()> {
     let port = port(bridge, name);
     link::veth(end, (network, &port), offloads, lab.interrupt())?;
     if bridge == BRIDGES[2] || bridge == SPARE.0 {
@@ -74,7 +81,8 @@ fn join(lab: &Lab, network: &Namespace, end: (&Namespace, &str), name: &str, bri
 impl Hosts {
     /// Makes and joins the namespaces; `names` are the hosts'.
     pub fn build(lab: &mut Lab, names: &[&str], addresses: &Addresses) -> Result<Hosts> {
-        let (client, server, network) = (lab.namespace("client")?, lab.namespace("server")?, lab.namespace("network")?);
+        let (client, server, network) =
+            (lab.namespace("client")?, lab.namespace("server")?, lab.namespace("network")?);
         link::silence(&network)?;
         let offloads = addresses.offloads;
         BRIDGES.iter().try_for_each(|name| bridge(&network, name))?;
@@ -85,14 +93,17 @@ impl Hosts {
         for name in names {
             let host = lab.namespace(name)?;
             link::silence(&host)?;
-            for (device, bridge) in [inside.as_str(), outside, FABRIC_DEVICE].into_iter().zip(BRIDGES) {
+            for (device, bridge) in
+                [inside.as_str(), outside, FABRIC_DEVICE].into_iter().zip(BRIDGES)
+            {
                 join(lab, &network, (&host, device), name, bridge, offloads)?;
             }
             hosts.push(host);
         }
         addresses.assign(&client, &server)?;
         network.run("nft add table bridge cuts")?;
-        network.run("nft add chain bridge cuts forward { type filter hook forward priority 0 ; }")?;
+        network
+            .run("nft add chain bridge cuts forward { type filter hook forward priority 0 ; }")?;
         Ok(Hosts { client, server, network, hosts })
     }
 
@@ -101,7 +112,14 @@ impl Hosts {
     pub fn manage(&self, lab: &mut Lab, names: &[&str]) -> Result<Namespace> {
         let manager = lab.namespace("manager")?;
         bridge(&self.network, MANAGEMENT.0)?;
-        join(lab, &self.network, (&manager, HOST_DEVICE), "manager", MANAGEMENT.0, Offloads::LeftOn)?;
+        join(
+            lab,
+            &self.network,
+            (&manager, HOST_DEVICE),
+            "manager",
+            MANAGEMENT.0,
+            Offloads::LeftOn,
+        )?;
         link::address(&manager, HOST_DEVICE, &format!("{MANAGER}/24"))?;
         for ((host, name), number) in self.hosts.iter().zip(names).zip(1..) {
             join(lab, &self.network, (host, MANAGEMENT.1), name, MANAGEMENT.0, Offloads::LeftOn)?;
@@ -114,12 +132,19 @@ impl Hosts {
     pub fn add_fabric(&self, lab: &mut Lab, names: &[&str]) -> Result<()> {
         bridge(&self.network, SPARE.0)?;
         let mut hosts = self.hosts.iter().zip(names);
-        hosts.try_for_each(|(host, name)| join(lab, &self.network, (host, SPARE.1), name, SPARE.0, Offloads::LeftOn))
+        hosts.try_for_each(|(host, name)| {
+            join(lab, &self.network, (host, SPARE.1), name, SPARE.0, Offloads::LeftOn)
+        })
     }
 
     /// Joins a second client and a second server to devices of their own of every host,
     /// with these addresses.
-    pub fn add_second(&self, lab: &mut Lab, names: &[&str], addresses: &Addresses) -> Result<(Namespace, Namespace)> {
+    pub fn add_second(
+        &self,
+        lab: &mut Lab,
+        names: &[&str],
+        addresses: &Addresses,
+    ) -> Result<(Namespace, Namespace)> {
         let (client, server) = (lab.namespace("client2")?, lab.namespace("server2")?);
         SECOND.iter().try_for_each(|name| bridge(&self.network, name))?;
         let (inside, outside) = &addresses.devices;
@@ -172,7 +197,8 @@ impl Hosts {
     fn cut_port(&self, port: &str, cut: Cut) -> Result<()> {
         for (direction, is_cut) in [("iifname", cut != Cut::To), ("oifname", cut != Cut::From)] {
             if is_cut {
-                self.network.run(&format!("nft add rule bridge cuts forward {direction} {port} drop"))?;
+                self.network
+                    .run(&format!("nft add rule bridge cuts forward {direction} {port} drop"))?;
             }
         }
         Ok(())
@@ -182,7 +208,8 @@ impl Hosts {
     /// sequence does not show it.
     pub fn damage(&self, one_in: usize) -> Result<()> {
         // Offsets of frame addresses, headers of messages and packets, and payload.
-        const PLACES: [usize; 16] = [7, 11, 14, 17, 21, 26, 28, 29, 34, 38, 44, 50, 61, 75, 90, 120];
+        const PLACES: [usize; 16] =
+            [7, 11, 14, 17, 21, 26, 28, 29, 34, 38, 44, 50, 61, 75, 90, 120];
         let of_hosts = format!("iifname {}", port(BRIDGES[2], "*"));
         self.network.run(&format!("nft add rule bridge cuts forward {of_hosts} counter"))?;
         for (at, byte) in PLACES.iter().enumerate() {
@@ -201,8 +228,9 @@ impl Hosts {
     /// overwritten.
     pub fn damaged(&self) -> Result<(u64, u64)> {
         let rules = self.network.run("nft list chain bridge cuts forward")?;
-        let counters =
-            rules.lines().filter_map(|rule| rule.split_once("counter packets ")?.1.split(' ').next()?.parse::<u64>().ok());
+        let counters = rules.lines().filter_map(|rule| {
+            rule.split_once("counter packets ")?.1.split(' ').next()?.parse::<u64>().ok()
+        });
         let mut counters = counters.collect::<Vec<u64>>().into_iter();
         Ok((counters.next().unwrap_or(0), counters.sum()))
     }

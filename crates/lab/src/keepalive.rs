@@ -95,14 +95,22 @@ impl KeepAlive {
     /// Opens the connections inside `namespace`, one after the other; each is used once
     /// before the next is opened.
     pub fn open(namespace: &Namespace, plan: &Plan, interrupt: &Interrupt) -> Result<KeepAlive> {
-        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", plan.path, plan.server).into_bytes();
+        let request =
+            format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", plan.path, plan.server).into_bytes();
         let streams = namespace.enter(|| {
             (0..plan.count)
                 .map(|number| {
                     interrupt.check()?;
                     let within = plan.answer_within;
                     let opened = open_one(plan.server, &request, &plan.body, within);
-                    opened.with_context(|| format!("opening connection {} of {} to {}", number + 1, plan.count, plan.server))
+                    opened.with_context(|| {
+                        format!(
+                            "opening connection {} of {} to {}",
+                            number + 1,
+                            plan.count,
+                            plan.server
+                        )
+                    })
                 })
                 .collect::<Result<Vec<TcpStream>>>()
         })??;
@@ -129,7 +137,9 @@ impl KeepAlive {
         let shared = Arc::new(Shared::default());
         lock(&shared.view).connections = holder.counts.clone();
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("keep-alive".into()).spawn(move || holder.run(&theirs))?;
+        let thread = std::thread::Builder::new()
+            .name("keep-alive".into())
+            .spawn(move || holder.run(&theirs))?;
         Ok(KeepAlive { shared, thread: Some(thread), answer_within: plan.answer_within })
     }
 
@@ -177,7 +187,9 @@ fn open_one(server: SocketAddr, request: &[u8], body: &str, within: Duration) ->
         match judge(&answer, body) {
             Judgement::Incomplete => {}
             Judgement::Right => break,
-            Judgement::Wrong => anyhow::bail!("the first answer is wrong: {:?}", String::from_utf8_lossy(&answer)),
+            Judgement::Wrong => {
+                anyhow::bail!("the first answer is wrong: {:?}", String::from_utf8_lossy(&answer))
+            }
         }
     }
     stream.set_nonblocking(true)?;
@@ -197,7 +209,10 @@ fn judge(answer: &[u8], body: &str) -> Judgement {
         return if answer.len() > 16_384 { Judgement::Wrong } else { Judgement::Incomplete };
     };
     let head = String::from_utf8_lossy(&answer[..head_end]).to_ascii_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")).and_then(|text| text.trim().parse().ok());
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:"))
+        .and_then(|text| text.trim().parse().ok());
     if !head.starts_with("http/1.1 200 ") || length != Some(body.len()) {
         return Judgement::Wrong;
     }
@@ -224,7 +239,10 @@ impl Holder {
                 self.ask_or_give_up(number, now, round);
             }
             self.wait_and_read();
-            let whole = self.connections.iter().all(|connection| connection.broken || connection.round >= round);
+            let whole = self
+                .connections
+                .iter()
+                .all(|connection| connection.broken || connection.round >= round);
             let mut view = lock(&shared.view);
             view.connections = self.counts.clone();
             view.round = if whole { round } else { view.round };
@@ -237,7 +255,9 @@ impl Holder {
             return;
         }
         match connection.asked {
-            Some((since, _)) if now.duration_since(since) > self.plan.answer_within => self.break_it(number, "no answer"),
+            Some((since, _)) if now.duration_since(since) > self.plan.answer_within => {
+                self.break_it(number, "no answer")
+            }
             Some(_) => {}
             None if connection.next <= now || connection.round < round => {
                 connection.asked = Some((now, round));
@@ -256,15 +276,24 @@ impl Holder {
     }
 
     fn wait_and_read(&mut self) {
-        let watched: Vec<usize> = (0..self.connections.len()).filter(|&number| !self.connections[number].broken).collect();
+        let watched: Vec<usize> = (0..self.connections.len())
+            .filter(|&number| !self.connections[number].broken)
+            .collect();
         let ready: Vec<usize> = {
             let mut descriptors: Vec<PollFd<'_>> = watched
                 .iter()
-                .map(|&number| PollFd::from_borrowed_fd(self.connections[number].stream.as_fd(), PollFlags::IN))
+                .map(|&number| {
+                    PollFd::from_borrowed_fd(self.connections[number].stream.as_fd(), PollFlags::IN)
+                })
                 .collect();
             // An interrupted poll has no result; the next poll follows at once.
             let _ = poll(&mut descriptors, Some(&TICK));
-            watched.iter().zip(&descriptors).filter(|(_, fd)| !fd.revents().is_empty()).map(|(&number, _)| number).collect()
+            watched
+                .iter()
+                .zip(&descriptors)
+                .filter(|(_, fd)| !fd.revents().is_empty())
+                .map(|(&number, _)| number)
+                .collect()
         };
         for number in ready {
             self.read(number);
@@ -282,7 +311,9 @@ impl Holder {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return self.break_it(number, &cause(error.kind())),
             }
-            let Some((since, round)) = connection.asked else { return self.break_it(number, "bytes nobody asked for") };
+            let Some((since, round)) = connection.asked else {
+                return self.break_it(number, "bytes nobody asked for");
+            };
             match judge(&connection.answer, &self.plan.body) {
                 Judgement::Incomplete => {}
                 Judgement::Wrong => return self.break_it(number, "wrong answer"),
@@ -290,7 +321,8 @@ impl Holder {
                     connection.asked = None;
                     connection.round = round;
                     self.counts.answers += 1;
-                    self.counts.slowest_answer_us = self.counts.slowest_answer_us.max(since.elapsed().as_micros() as u64);
+                    self.counts.slowest_answer_us =
+                        self.counts.slowest_answer_us.max(since.elapsed().as_micros() as u64);
                 }
             }
         }
@@ -320,9 +352,18 @@ mod tests {
             assert_eq!(judge(&whole[..end], "body"), Judgement::Incomplete, "first {end} bytes");
         }
         assert_eq!(judge(whole, "body"), Judgement::Right);
-        assert_eq!(judge(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbodY", "body"), Judgement::Wrong);
-        assert_eq!(judge(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody!", "body"), Judgement::Wrong);
-        assert_eq!(judge(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n", "body"), Judgement::Wrong);
+        assert_eq!(
+            judge(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbodY", "body"),
+            Judgement::Wrong
+        );
+        assert_eq!(
+            judge(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody!", "body"),
+            Judgement::Wrong
+        );
+        assert_eq!(
+            judge(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n", "body"),
+            Judgement::Wrong
+        );
         assert_eq!(judge(b"HTTP/1.1 200 OK\r\n\r\nbody", "body"), Judgement::Wrong);
     }
 
@@ -332,8 +373,10 @@ mod tests {
     fn counts_a_connection_that_breaks_and_one_that_lives() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
-        let (answer, request) =
-            (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".as_slice(), b"GET / HTTP/1.1\r\n\r\n".to_vec());
+        let (answer, request) = (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".as_slice(),
+            b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        );
         let clients: Vec<TcpStream> = (0..2).map(|_| TcpStream::connect(server).unwrap()).collect();
         let mut accepted: Vec<TcpStream> = (0..2).map(|_| listener.accept().unwrap().0).collect();
         let now = Instant::now();
@@ -342,7 +385,14 @@ mod tests {
                 .into_iter()
                 .map(|stream| {
                     stream.set_nonblocking(true).unwrap();
-                    Connection { stream, next: now, asked: None, answer: Vec::new(), round: 0, broken: false }
+                    Connection {
+                        stream,
+                        next: now,
+                        asked: None,
+                        answer: Vec::new(),
+                        round: 0,
+                        broken: false,
+                    }
                 })
                 .collect(),
             plan: Plan {

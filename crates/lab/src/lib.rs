@@ -124,7 +124,11 @@ impl Drop for Lab {
 
 fn unique(name: &str, serial: u32) -> String {
     let pid = std::process::id();
-    if serial == 0 { format!("{PREFIX}{pid}-{name}") } else { format!("{PREFIX}{pid}-{name}-{serial}") }
+    if serial == 0 {
+        format!("{PREFIX}{pid}-{name}")
+    } else {
+        format!("{PREFIX}{pid}-{name}-{serial}")
+    }
 }
 
 /// The pid in a laboratory's name; `None` if the name is not a laboratory's.
@@ -164,7 +168,11 @@ pub fn sweep() -> Result<Vec<String>> {
 /// heavy scenarios run one at a time, also across processes.
 pub fn exclusive() -> Result<File> {
     let path = std::env::temp_dir().join("holdfast-lab.lock");
-    let file = File::options().create(true).append(true).open(&path).with_context(|| format!("opening {}", path.display()))?;
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("opening {}", path.display()))?;
     file.lock().with_context(|| format!("locking {}", path.display()))?;
     Ok(file)
 }
@@ -177,7 +185,9 @@ mod tests {
     fn only_names_of_our_own_making_have_a_maker() {
         assert_eq!(maker_of(&unique("client", 0)), Some(std::process::id()));
         assert_eq!(maker_of(&unique("client", 3)), Some(std::process::id()));
-        for foreign in ["hf-", "hf-12", "hf-12-", "hf--x", "hf-x-client", "xhf-1-client", "client", ""] {
+        for foreign in
+            ["hf-", "hf-12", "hf-12-", "hf--x", "hf-x-client", "xhf-1-client", "client", ""]
+        {
             assert_eq!(maker_of(foreign), None, "{foreign:?}");
         }
         assert!(is_alive(std::process::id()));

@@ -20,21 +20,33 @@ pub enum Offloads {
 }
 
 /// Joins two namespaces by a veth pair that is up at both ends.
-pub fn veth(left: (&Namespace, &str), right: (&Namespace, &str), offloads: Offloads, interrupt: &Interrupt) -> Result<()> {
-    let line = format!("link add {} type veth peer name {} netns {}", left.1, right.1, right.0.name());
-    left.0.ip(&line).with_context(|| format!("joining {} and {}", left.0.name(), right.0.name()))?;
+pub fn veth(
+    left: (&Namespace, &str),
+    right: (&Namespace, &str),
+    offloads: Offloads,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let line =
+        format!("link add {} type veth peer name {} netns {}", left.1, right.1, right.0.name());
+    left.0
+        .ip(&line)
+        .with_context(|| format!("joining {} and {}", left.0.name(), right.0.name()))?;
     for (namespace, device) in [left, right] {
         if offloads == Offloads::Off {
-            let switches: Vec<&str> = OFFLOADS.iter().flat_map(|offload| [*offload, "off"]).collect();
+            let switches: Vec<&str> =
+                OFFLOADS.iter().flat_map(|offload| [*offload, "off"]).collect();
             namespace.run(&format!("ethtool -K {device} {}", switches.join(" ")))?;
         }
         keep_order(namespace, device)?;
         namespace.ip(&format!("link set {device} up"))?;
     }
     for (namespace, device) in [left, right] {
-        until(&format!("{device} in {} comes up", namespace.name()), Duration::from_secs(5), interrupt, || {
-            Ok((operational_state(namespace, device)? == "UP").then_some(()))
-        })?;
+        until(
+            &format!("{device} in {} comes up", namespace.name()),
+            Duration::from_secs(5),
+            interrupt,
+            || Ok((operational_state(namespace, device)? == "UP").then_some(())),
+        )?;
     }
     Ok(())
 }
@@ -52,15 +64,33 @@ fn keep_order(namespace: &Namespace, device: &str) -> Result<()> {
 
 /// The kernel's word for the state of a device: `UP`, `DOWN`, `LOWERLAYERDOWN`, …
 pub fn operational_state(namespace: &Namespace, device: &str) -> Result<String> {
-    let text = run(Command::new("ip").args(["-n", namespace.name(), "-j", "link", "show", "dev", device]))?;
-    let links: serde_json::Value = serde_json::from_str(&text).context("reading the output of ip -j link")?;
+    let text = run(Command::new("ip").args([
+        "-n",
+        namespace.name(),
+        "-j",
+        "link",
+        "show",
+        "dev",
+        device,
+    ]))?;
+    let links: serde_json::Value =
+        serde_json::from_str(&text).context("reading the output of ip -j link")?;
     Ok(links[0]["operstate"].as_str().unwrap_or("UNKNOWN").to_owned())
 }
 
 /// The MAC address of a device.
 pub fn mac(namespace: &Namespace, device: &str) -> Result<[u8; 6]> {
-    let text = run(Command::new("ip").args(["-n", namespace.name(), "-j", "link", "show", "dev", device]))?;
-    let links: serde_json::Value = serde_json::from_str(&text).context("reading the output of ip -j link")?;
+    let text = run(Command::new("ip").args([
+        "-n",
+        namespace.name(),
+        "-j",
+        "link",
+        "show",
+        "dev",
+        device,
+    ]))?;
+    let links: serde_json::Value =
+        serde_json::from_str(&text).context("reading the output of ip -j link")?;
     let address = links[0]["address"].as_str().unwrap_or_default();
     read_mac(address).with_context(|| format!("{device} has no MAC address: {address:?}"))
 }
@@ -88,13 +118,24 @@ pub fn silence(namespace: &Namespace) -> Result<()> {
 
 /// The MAC address that `namespace` has learnt for a neighbour.
 pub fn neighbour(namespace: &Namespace, address: &str) -> Result<[u8; 6]> {
-    let text = run(Command::new("ip").args(["-n", namespace.name(), "-j", "neighbour", "show", "to", address]))?;
-    let entries: serde_json::Value = serde_json::from_str(&text).context("reading the output of ip -j neighbour")?;
-    read_mac(entries[0]["lladdr"].as_str().unwrap_or_default()).with_context(|| format!("{address} is not resolved: {text}"))
+    let text = run(Command::new("ip").args([
+        "-n",
+        namespace.name(),
+        "-j",
+        "neighbour",
+        "show",
+        "to",
+        address,
+    ]))?;
+    let entries: serde_json::Value =
+        serde_json::from_str(&text).context("reading the output of ip -j neighbour")?;
+    read_mac(entries[0]["lladdr"].as_str().unwrap_or_default())
+        .with_context(|| format!("{address} is not resolved: {text}"))
 }
 
 fn read_mac(text: &str) -> Option<[u8; 6]> {
-    let bytes: Option<Vec<u8>> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    let bytes: Option<Vec<u8>> =
+        text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     bytes?.try_into().ok()
 }
 

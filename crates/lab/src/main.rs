@@ -59,7 +59,10 @@ mod tests {
     fn json_is_understood_before_and_after_the_command() {
         for line in ["holdfast-lab --json demo --quick", "holdfast-lab demo --quick --json"] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
-            assert!(arguments.json && matches!(&arguments.command, Command::Demo(args) if args.quick), "{line}");
+            assert!(
+                arguments.json && matches!(&arguments.command, Command::Demo(args) if args.quick),
+                "{line}"
+            );
         }
     }
 }

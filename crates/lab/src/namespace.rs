@@ -75,7 +75,8 @@ impl Namespace {
     /// Sets a value under `/proc/sys` in this namespace; `key` with slashes.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = Path::new("/proc/sys").join(key);
-        self.enter(|| fs::write(&path, value))?.with_context(|| format!("setting {} in {}", path.display(), self.name))
+        self.enter(|| fs::write(&path, value))?
+            .with_context(|| format!("setting {} in {}", path.display(), self.name))
     }
 
     /// Opens a socket inside the namespace, and tries again while the kernel still holds
@@ -86,7 +87,11 @@ impl Namespace {
     /// The port stays taken, or `open` fails.
     pub fn bind<T: Send>(&self, open: impl Fn() -> std::io::Result<T> + Sync) -> Result<T> {
         until("a port is free", PORT_LIMIT, &Interrupt::default(), || match self.enter(&open)? {
-            Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => Ok(None),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) =>
+            {
+                Ok(None)
+            }
             other => Ok(Some(other?)),
         })
     }
@@ -111,7 +116,9 @@ impl Namespace {
     pub fn listens_tcp(&self, port: u16) -> Result<bool> {
         // Column 1 is the local address with the port in hexadecimal, column 3 the state;
         // 0A is LISTEN.
-        self.socket_table("tcp", move |address, state| state == "0A" && ends_with_port(address, port))
+        self.socket_table("tcp", move |address, state| {
+            state == "0A" && ends_with_port(address, port)
+        })
     }
 
     /// True if a UDP socket is bound to this port inside.
@@ -121,8 +128,13 @@ impl Namespace {
 
     fn socket_table(&self, protocol: &str, matches: impl Fn(&str, &str) -> bool) -> Result<bool> {
         // A server that listens for both families is in the second table only.
-        for path in [format!("/proc/thread-self/net/{protocol}"), format!("/proc/thread-self/net/{protocol}6")] {
-            let table = self.enter(|| fs::read_to_string(&path))?.with_context(|| format!("reading {path}"))?;
+        for path in [
+            format!("/proc/thread-self/net/{protocol}"),
+            format!("/proc/thread-self/net/{protocol}6"),
+        ] {
+            let table = self
+                .enter(|| fs::read_to_string(&path))?
+                .with_context(|| format!("reading {path}"))?;
             let found = table.lines().skip(1).any(|line| {
                 let columns: Vec<&str> = line.split_whitespace().collect();
                 columns.len() > 3 && matches(columns[1], columns[3])
@@ -137,7 +149,8 @@ impl Namespace {
     /// The devices inside, loopback included.
     pub fn devices(&self) -> Result<Vec<String>> {
         let text = run(Command::new("ip").args(["-n", &self.name, "-j", "link", "show"]))?;
-        let links: Vec<serde_json::Value> = serde_json::from_str(&text).context("reading the output of ip -j link")?;
+        let links: Vec<serde_json::Value> =
+            serde_json::from_str(&text).context("reading the output of ip -j link")?;
         Ok(links.iter().filter_map(|link| link["ifname"].as_str().map(str::to_owned)).collect())
     }
 
@@ -159,7 +172,9 @@ fn ends_with_port(address: &str, port: u16) -> bool {
 /// The names of all namespaces on this machine.
 pub(super) fn list() -> Result<Vec<String>> {
     match fs::read_dir(DIRECTORY) {
-        Ok(entries) => entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
+        Ok(entries) => {
+            entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error).context(format!("reading {DIRECTORY}")),
     }
@@ -169,30 +184,41 @@ pub(super) fn list() -> Result<Vec<String>> {
 pub(super) fn remove(name: &str) -> Result<()> {
     let own = std::process::id();
     // Not interruptible: an interrupt asks for this removal.
-    until(&format!("the processes in {name} end"), Duration::from_secs(10), &Interrupt::default(), || {
-        let left: Vec<u32> = pids(name)?.into_iter().filter(|&pid| pid != own).collect();
-        for pid in &left {
-            if let Some(pid) = Pid::from_raw(*pid as i32) {
-                // The process may have ended between the listing and now.
-                let _ = kill_process(pid, Signal::KILL);
+    until(
+        &format!("the processes in {name} end"),
+        Duration::from_secs(10),
+        &Interrupt::default(),
+        || {
+            let left: Vec<u32> = pids(name)?.into_iter().filter(|&pid| pid != own).collect();
+            for pid in &left {
+                if let Some(pid) = Pid::from_raw(*pid as i32) {
+                    // The process may have ended between the listing and now.
+                    let _ = kill_process(pid, Signal::KILL);
+                }
             }
-        }
-        Ok(left.is_empty().then_some(()))
-    })?;
+            Ok(left.is_empty().then_some(()))
+        },
+    )?;
     run(Command::new("ip").args(["netns", "delete", name])).map(drop)
 }
 
 fn pids(name: &str) -> Result<Vec<u32>> {
     let text = run(Command::new("ip").args(["netns", "pids", name]))?;
-    text.split_whitespace().map(|word| word.parse().with_context(|| format!("reading a pid: {word:?}"))).collect()
+    text.split_whitespace()
+        .map(|word| word.parse().with_context(|| format!("reading a pid: {word:?}")))
+        .collect()
 }
 
 /// Runs a command to its end. Returns its standard output, or an error with its standard
 /// error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {}", words(command)))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("starting {}", words(command)))?;
     if !output.status.success() {
-        let (stderr, stdout) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        let (stderr, stdout) =
+            (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         bail!("{}: {}\n{}{}", words(command), output.status, stderr.trim_end(), stdout.trim_end());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -216,7 +242,12 @@ mod tests {
 
     #[test]
     fn a_failing_command_says_what_and_why() {
-        let error = run(Command::new("sh").args(["-c", "echo reason >&2; exit 3"])).unwrap_err().to_string();
-        assert!(error.contains("sh -c") && error.contains("reason") && error.contains('3'), "{error}");
+        let error = run(Command::new("sh").args(["-c", "echo reason >&2; exit 3"]))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("sh -c") && error.contains("reason") && error.contains('3'),
+            "{error}"
+        );
     }
 }

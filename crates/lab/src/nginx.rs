@@ -91,17 +91,33 @@ pub struct Nginx {
 
 impl Nginx {
     /// Serves `site` on `address` inside `namespace`; returns when it listens.
-    pub fn start(lab: &Lab, namespace: &Namespace, name: &str, address: SocketAddr, site: &Site) -> Result<Nginx> {
+    pub fn start(
+        lab: &Lab,
+        namespace: &Namespace,
+        name: &str,
+        address: SocketAddr,
+        site: &Site,
+    ) -> Result<Nginx> {
         let home = lab.scratch().join(name);
         fs::create_dir(&home).with_context(|| format!("making {}", home.display()))?;
         let configuration = home.join("nginx.conf");
         fs::write(&configuration, configuration_text(&home, address, site.directory()))?;
         let mut command = namespace.command("nginx");
-        command.arg("-p").arg(&home).arg("-c").arg(&configuration).arg("-e").arg(home.join("error.log"));
+        command
+            .arg("-p")
+            .arg(&home)
+            .arg("-c")
+            .arg(&configuration)
+            .arg("-e")
+            .arg(home.join("error.log"));
         let mut process = Process::start(command, name, lab.scratch())?;
         let probe = connect_probe(namespace, address);
-        process
-            .wait_while_running(&format!("{name} listens on {address}"), Duration::from_secs(10), lab.interrupt(), |_| probe())?;
+        process.wait_while_running(
+            &format!("{name} listens on {address}"),
+            Duration::from_secs(10),
+            lab.interrupt(),
+            |_| probe(),
+        )?;
         Ok(Nginx { process })
     }
 
@@ -113,9 +129,14 @@ impl Nginx {
 
 /// Returns a probe that succeeds when a TCP connection to `address` from inside
 /// `namespace` is accepted.
-pub(super) fn connect_probe(namespace: &Namespace, address: SocketAddr) -> impl Fn() -> Result<Option<()>> + '_ {
+pub(super) fn connect_probe(
+    namespace: &Namespace,
+    address: SocketAddr,
+) -> impl Fn() -> Result<Option<()>> + '_ {
     move || {
-        let connected = namespace.enter(|| std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())?;
+        let connected = namespace.enter(|| {
+            std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
+        })?;
         Ok(connected.then_some(()))
     }
 }
@@ -140,7 +161,12 @@ fn configuration_text(home: &Path, address: SocketAddr, root: &Path) -> String {
 }
 
 /// Starts a server on each address, and fails early on an interrupt.
-pub fn start_all(lab: &Lab, namespace: &Namespace, addresses: &[SocketAddr], site: &Site) -> Result<Vec<Nginx>> {
+pub fn start_all(
+    lab: &Lab,
+    namespace: &Namespace,
+    addresses: &[SocketAddr],
+    site: &Site,
+) -> Result<Vec<Nginx>> {
     let interrupt: &Interrupt = lab.interrupt();
     addresses
         .iter()
@@ -158,7 +184,11 @@ mod tests {
 
     #[test]
     fn the_configuration_keeps_everything_in_its_own_directory() {
-        let text = configuration_text(Path::new("/scratch/n1"), "198.51.100.11:80".parse().unwrap(), Path::new("/scratch/site"));
+        let text = configuration_text(
+            Path::new("/scratch/n1"),
+            "198.51.100.11:80".parse().unwrap(),
+            Path::new("/scratch/site"),
+        );
         assert!(text.contains("listen 198.51.100.11:80; root /scratch/site;"), "{text}");
         assert!(text.contains("pid /scratch/n1/nginx.pid;"), "{text}");
         assert!(!text.contains("/var/"), "{text}");

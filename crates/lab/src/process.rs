@@ -27,8 +27,10 @@ impl Process {
     /// command's process group must be its own, as
     /// [`Namespace::command`](super::Namespace::command) makes it.
     pub fn start(mut command: Command, name: &str, scratch: &Path) -> Result<Process> {
-        let (stdout, stderr) = (scratch.join(format!("{name}.out")), scratch.join(format!("{name}.err")));
-        let file = |path: &Path| File::create(path).with_context(|| format!("making {}", path.display()));
+        let (stdout, stderr) =
+            (scratch.join(format!("{name}.out")), scratch.join(format!("{name}.err")));
+        let file =
+            |path: &Path| File::create(path).with_context(|| format!("making {}", path.display()));
         command.stdin(Stdio::null()).stdout(file(&stdout)?).stderr(file(&stderr)?);
         let child = command.spawn().with_context(|| format!("starting {name}"))?;
         Ok(Process { name: name.to_owned(), child, stdout, stderr, release: false })
@@ -162,7 +164,8 @@ mod tests {
     }
 
     fn scratch(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("holdfast-process-test-{}-{name}", std::process::id()));
+        let path = std::env::temp_dir()
+            .join(format!("holdfast-process-test-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         path
     }
@@ -178,7 +181,8 @@ mod tests {
         let error = bad.finish(limit, &interrupt).unwrap_err().to_string();
         assert!(error.contains("bad failed") && error.contains("why"), "{error}");
         let mut early = Process::start(shell("exit 0"), "early", &scratch).unwrap();
-        let error = early.wait_while_running::<()>("ready", limit, &interrupt, |_| Ok(None)).unwrap_err();
+        let error =
+            early.wait_while_running::<()>("ready", limit, &interrupt, |_| Ok(None)).unwrap_err();
         assert!(format!("{error:#}").contains("ended instead"), "{error:#}");
         fs::remove_dir_all(scratch).unwrap();
     }
@@ -186,10 +190,13 @@ mod tests {
     #[test]
     fn dropping_kills_the_whole_group() {
         let scratch = scratch("group");
-        let process = Process::start(shell("sleep 1000 & echo $!; wait"), "parent", &scratch).unwrap();
+        let process =
+            Process::start(shell("sleep 1000 & echo $!; wait"), "parent", &scratch).unwrap();
         let interrupt = Interrupt::default();
-        let child: u32 =
-            until("the child's pid", Duration::from_secs(10), &interrupt, || Ok(process.stdout().trim().parse().ok())).unwrap();
+        let child: u32 = until("the child's pid", Duration::from_secs(10), &interrupt, || {
+            Ok(process.stdout().trim().parse().ok())
+        })
+        .unwrap();
         drop(process);
         until("the child dies", Duration::from_secs(10), &interrupt, || {
             // An orphan may stay a zombie if no parent reaps it; it is dead all the same.

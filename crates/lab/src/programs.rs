@@ -23,7 +23,13 @@ pub struct Pings {
 
 /// Sends `count` echo requests of `bytes` payload bytes, `interval` apart. Lost replies
 /// are no error here.
-pub fn ping(from: &Namespace, to: IpAddr, count: u32, bytes: u32, interval: Duration) -> Result<Pings> {
+pub fn ping(
+    from: &Namespace,
+    to: IpAddr,
+    count: u32,
+    bytes: u32,
+    interval: Duration,
+) -> Result<Pings> {
     let mut command = from.command("ping");
     command.args(["-n", "-q", "-W", "1", "-c", &count.to_string(), "-s", &bytes.to_string()]);
     command.args(["-i", &format!("{:.3}", interval.as_secs_f64()), &to.to_string()]);
@@ -32,7 +38,12 @@ pub fn ping(from: &Namespace, to: IpAddr, count: u32, bytes: u32, interval: Dura
 
 /// Sends `count` echo requests, `interval` apart. Returns how many were answered, and
 /// their mean round-trip time, µs.
-pub fn ping_times(from: &Namespace, to: IpAddr, count: u32, interval: Duration) -> Result<(Pings, f64)> {
+pub fn ping_times(
+    from: &Namespace,
+    to: IpAddr,
+    count: u32,
+    interval: Duration,
+) -> Result<(Pings, f64)> {
     let mut command = from.command("ping");
     command.args(["-n", "-q", "-W", "1", "-c", &count.to_string()]);
     command.args(["-i", &format!("{:.3}", interval.as_secs_f64()), &to.to_string()]);
@@ -49,7 +60,10 @@ fn read_mean(text: &str) -> Result<f64> {
 
 /// Reads the counts from ping's summary.
 pub fn read_pings(text: &str) -> Result<Pings> {
-    let line = text.lines().find(|line| line.contains("packets transmitted")).ok_or_else(|| anyhow!("ping said:\n{text}"))?;
+    let line = text
+        .lines()
+        .find(|line| line.contains("packets transmitted"))
+        .ok_or_else(|| anyhow!("ping said:\n{text}"))?;
     let number_before = |word: &str| {
         let front = line.split(',').find(|part| part.contains(word))?;
         front.split_whitespace().next()?.parse().ok()
@@ -61,8 +75,12 @@ pub fn read_pings(text: &str) -> Result<Pings> {
 
 /// The sequence numbers of the replies that ping printed, in the order of arrival.
 pub fn read_replies(text: &str) -> Vec<u32> {
-    let number = |line: &str| line.split_once("icmp_seq=")?.1.split_whitespace().next()?.parse().ok();
-    text.lines().filter(|line| line.contains("bytes from") && line.contains(" time=")).filter_map(number).collect()
+    let number =
+        |line: &str| line.split_once("icmp_seq=")?.1.split_whitespace().next()?.parse().ok();
+    text.lines()
+        .filter(|line| line.contains("bytes from") && line.contains(" time="))
+        .filter_map(number)
+        .collect()
 }
 
 /// The result of `traceroute`: the address that answered at each hop, `None` for silence.
@@ -76,21 +94,40 @@ fn read_hops(text: &str) -> Result<Vec<Option<IpAddr>>> {
     if !text.starts_with("traceroute to") {
         bail!("traceroute said:\n{text}");
     }
-    Ok(text.lines().skip(1).map(|line| line.split_whitespace().nth(1).and_then(|word| word.parse().ok())).collect())
+    Ok(text
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().nth(1).and_then(|word| word.parse().ok()))
+        .collect())
 }
 
 /// `dig`: the addresses that a name has according to a server, asked over UDP up to
 /// `tries` times.
 pub fn dig(from: &Namespace, server: SocketAddr, name: &str, tries: u32) -> Result<Vec<IpAddr>> {
     let mut command = from.command("dig");
-    command.args(["+short", "+notcp", &format!("+tries={tries}"), "+time=2", "-p", &server.port().to_string()]);
+    command.args([
+        "+short",
+        "+notcp",
+        &format!("+tries={tries}"),
+        "+time=2",
+        "-p",
+        &server.port().to_string(),
+    ]);
     command.arg(format!("@{}", server.ip())).args([name, "A"]);
     let text = output_even_if_failed(&mut command)?;
-    text.lines().map(|line| line.trim().parse().with_context(|| format!("dig said:\n{text}"))).collect()
+    text.lines()
+        .map(|line| line.trim().parse().with_context(|| format!("dig said:\n{text}")))
+        .collect()
 }
 
 /// A DNS server that knows only `name`, as `answer`.
-pub fn dns_server(lab: &Lab, namespace: &Namespace, address: SocketAddr, name: &str, answer: IpAddr) -> Result<Process> {
+pub fn dns_server(
+    lab: &Lab,
+    namespace: &Namespace,
+    address: SocketAddr,
+    name: &str,
+    answer: IpAddr,
+) -> Result<Process> {
     let mut command = namespace.command("dnsmasq");
     command.args([
         "--keep-in-foreground",
@@ -101,22 +138,32 @@ pub fn dns_server(lab: &Lab, namespace: &Namespace, address: SocketAddr, name: &
         "--user=root",
     ]);
     command.args(["--pid-file=", "--log-facility=-", &format!("--port={}", address.port())]);
-    command.args([format!("--listen-address={}", address.ip()), format!("--address=/{name}/{answer}")]);
+    command.args([
+        format!("--listen-address={}", address.ip()),
+        format!("--address=/{name}/{answer}"),
+    ]);
     let mut process = Process::start(command, "dnsmasq", lab.scratch())?;
     let what = format!("dnsmasq listens on {address}");
-    process
-        .wait_while_running(&what, START_LIMIT, lab.interrupt(), |_| Ok(namespace.listens_udp(address.port())?.then_some(())))?;
+    process.wait_while_running(&what, START_LIMIT, lab.interrupt(), |_| {
+        Ok(namespace.listens_udp(address.port())?.then_some(()))
+    })?;
     Ok(process)
 }
 
 /// An iperf3 server with more options: with `--json` and `--one-off` it prints a report
 /// that [`Iperf3::read`] reads, and ends.
-pub fn iperf3_server(lab: &Lab, namespace: &Namespace, port: u16, options: &[&str]) -> Result<Process> {
+pub fn iperf3_server(
+    lab: &Lab,
+    namespace: &Namespace,
+    port: u16,
+    options: &[&str],
+) -> Result<Process> {
     let mut command = namespace.command("iperf3");
     command.args(["--server", "--forceflush", "--port", &port.to_string()]).args(options);
     let mut process = Process::start(command, "iperf3-server", lab.scratch())?;
-    process
-        .wait_while_running("iperf3 listens", START_LIMIT, lab.interrupt(), |_| Ok(namespace.listens_tcp(port)?.then_some(())))?;
+    process.wait_while_running("iperf3 listens", START_LIMIT, lab.interrupt(), |_| {
+        Ok(namespace.listens_tcp(port)?.then_some(()))
+    })?;
     Ok(process)
 }
 
@@ -150,8 +197,19 @@ impl Iperf3 {
     /// Starts the client; [`Iperf3::read`] reads its output when it has ended.
     pub fn start(&self, lab: &Lab, namespace: &Namespace, name: &str) -> Result<Process> {
         let mut command = namespace.command("iperf3");
-        command.args(["--json", "--connect-timeout", "5000", "--client", &self.server.ip().to_string()]);
-        command.args(["--port", &self.server.port().to_string(), "--time", &self.seconds.to_string()]);
+        command.args([
+            "--json",
+            "--connect-timeout",
+            "5000",
+            "--client",
+            &self.server.ip().to_string(),
+        ]);
+        command.args([
+            "--port",
+            &self.server.port().to_string(),
+            "--time",
+            &self.seconds.to_string(),
+        ]);
         if let Some(rate) = self.udp_bits_per_second {
             // 1200 bytes fit every path; without --length iperf3 asks the path for its
             // MTU.
@@ -166,29 +224,42 @@ impl Iperf3 {
     /// Runs the client to its end.
     pub fn run(&self, lab: &Lab, namespace: &Namespace, name: &str) -> Result<Transfer> {
         let mut process = self.start(lab, namespace, name)?;
-        Iperf3::read(&process.finish(Duration::from_secs(u64::from(self.seconds) + 30), lab.interrupt())?)
+        Iperf3::read(
+            &process.finish(Duration::from_secs(u64::from(self.seconds) + 30), lab.interrupt())?,
+        )
     }
 
     /// Reads the report of a client, or of a server that prints as much.
     pub fn read(text: &str) -> Result<Transfer> {
-        let report: serde_json::Value = serde_json::from_str(text).with_context(|| format!("iperf3 said:\n{text}"))?;
+        let report: serde_json::Value =
+            serde_json::from_str(text).with_context(|| format!("iperf3 said:\n{text}"))?;
         // An interrupted client has ended as intended, and either side reports its
         // measurements so far.
-        if let Some(error) = report["error"].as_str().filter(|error| !error.ends_with("the client has terminated")) {
+        if let Some(error) =
+            report["error"].as_str().filter(|error| !error.ends_with("the client has terminated"))
+        {
             bail!("iperf3: {error}");
         }
         let end = &report["end"];
-        if let Some(bytes) = end["sum_received"]["bytes"].as_u64().filter(|_| end["sum"].is_null()) {
+        if let Some(bytes) = end["sum_received"]["bytes"].as_u64().filter(|_| end["sum"].is_null())
+        {
             let rate = end["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
             return Ok(Transfer { bytes, bits_per_second: rate, datagrams: 0, lost: 0 });
         }
         // The sums of a UDP test count sent datagrams, and give the lost ones apart.
         let sum = &end["sum"];
-        let field = |name: &str| sum[name].as_u64().ok_or_else(|| anyhow!("iperf3 said nothing about {name}:\n{text}"));
+        let field = |name: &str| {
+            sum[name].as_u64().ok_or_else(|| anyhow!("iperf3 said nothing about {name}:\n{text}"))
+        };
         let (bytes, datagrams, lost) = (field("bytes")?, field("packets")?, field("lost_packets")?);
         let arrived = if datagrams == 0 { 0.0 } else { 1.0 - lost as f64 / datagrams as f64 };
         let rate = sum["bits_per_second"].as_f64().unwrap_or(0.0) * arrived;
-        Ok(Transfer { bytes: (bytes as f64 * arrived) as u64, bits_per_second: rate, datagrams, lost })
+        Ok(Transfer {
+            bytes: (bytes as f64 * arrived) as u64,
+            bits_per_second: rate,
+            datagrams,
+            lost,
+        })
     }
 }
 
@@ -208,7 +279,13 @@ pub struct WebLoad {
 }
 
 /// Starts `wrk`; [`read_wrk`] reads its output when it has ended.
-pub fn wrk(lab: &Lab, namespace: &Namespace, url: &str, connections: u32, seconds: u32) -> Result<Process> {
+pub fn wrk(
+    lab: &Lab,
+    namespace: &Namespace,
+    url: &str,
+    connections: u32,
+    seconds: u32,
+) -> Result<Process> {
     let mut command = namespace.command("wrk");
     command.args(["--threads", "1", "--connections", &connections.to_string(), "--timeout", "10s"]);
     command.args(["--duration", &format!("{seconds}s"), url]);
@@ -218,15 +295,21 @@ pub fn wrk(lab: &Lab, namespace: &Namespace, url: &str, connections: u32, second
 /// Reads the report of wrk.
 pub fn read_wrk(text: &str) -> Result<WebLoad> {
     let line_with = |word: &str| text.lines().find(|line| line.contains(word));
-    let first_number = |line: &str| line.split_whitespace().find_map(|word| word.parse::<f64>().ok());
-    let requests = line_with(" requests in ").and_then(first_number).ok_or_else(|| anyhow!("wrk said:\n{text}"))?;
-    let rate = line_with("Requests/sec:").and_then(first_number).ok_or_else(|| anyhow!("wrk said:\n{text}"))?;
+    let first_number =
+        |line: &str| line.split_whitespace().find_map(|word| word.parse::<f64>().ok());
+    let requests = line_with(" requests in ")
+        .and_then(first_number)
+        .ok_or_else(|| anyhow!("wrk said:\n{text}"))?;
+    let rate = line_with("Requests/sec:")
+        .and_then(first_number)
+        .ok_or_else(|| anyhow!("wrk said:\n{text}"))?;
     let errors = line_with("Socket errors:").unwrap_or_default();
     let errors_of = |kind: &str| -> u64 {
         let part = errors.split([',', ':']).find(|part| part.trim().starts_with(kind));
         part.and_then(|part| part.split_whitespace().last()?.parse().ok()).unwrap_or(0)
     };
-    let bad = line_with("Non-2xx").and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
+    let bad =
+        line_with("Non-2xx").and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
     Ok(WebLoad {
         requests: requests as u64,
         requests_per_second: rate,
@@ -245,8 +328,10 @@ pub fn wait_for_tcp(lab: &Lab, namespace: &Namespace, address: SocketAddr) -> Re
 /// Standard output for any exit code: these programs fail when the network loses packets,
 /// and loss is a result here.
 fn output_even_if_failed(command: &mut Command) -> Result<String> {
-    let output = command.stdin(std::process::Stdio::null()).output().context("starting a program")?;
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        command.stdin(std::process::Stdio::null()).output().context("starting a program")?;
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if stdout.is_empty() && !stderr.is_empty() {
         bail!("{:?} said: {stderr}", command.get_args().collect::<Vec<_>>());
     }
@@ -263,9 +348,13 @@ mod tests {
                     20 packets transmitted, 19 received, 5% packet loss, time 1900ms\nrtt min/avg/max/mdev = 0.1/0.1/0.1/0.0 ms\n";
         assert_eq!(read_pings(text).unwrap(), Pings { sent: 20, received: 19 });
         assert!((read_mean(text).unwrap() - 100.0).abs() < 0.01);
-        let with_errors = "3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 2040ms\n";
+        let with_errors =
+            "3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 2040ms\n";
         assert_eq!(read_pings(with_errors).unwrap(), Pings { sent: 3, received: 0 });
-        assert!(read_mean(with_errors).is_err() && read_pings("connect: Network is unreachable").is_err());
+        assert!(
+            read_mean(with_errors).is_err()
+                && read_pings("connect: Network is unreachable").is_err()
+        );
         let replies = "PING 192.0.2.1 (192.0.2.1) 56(84) bytes of data.\n\
                        64 bytes from 192.0.2.1: icmp_seq=1 ttl=63 time=0.3 ms\n\
                        From 10.0.0.1 icmp_seq=2 Destination Host Unreachable\n\
@@ -277,20 +366,32 @@ mod tests {
     fn traceroute_is_read() {
         let text = "traceroute to 198.51.100.11 (198.51.100.11), 8 hops max, 60 byte packets\n 1  10.0.0.1  0.050 ms\n 2  *\n 3  198.51.100.11  0.1 ms\n";
         let hops = read_hops(text).unwrap();
-        assert_eq!(hops, vec![Some("10.0.0.1".parse().unwrap()), None, Some("198.51.100.11".parse().unwrap())]);
+        assert_eq!(
+            hops,
+            vec![Some("10.0.0.1".parse().unwrap()), None, Some("198.51.100.11".parse().unwrap())]
+        );
         assert!(read_hops("connect: Network is unreachable").is_err());
     }
 
     #[test]
     fn iperf3_is_read() {
         let tcp = r#"{"end":{"sum_sent":{"bytes":10},"sum_received":{"bytes":1000,"bits_per_second":8000.0}}}"#;
-        assert_eq!(Iperf3::read(tcp).unwrap(), Transfer { bytes: 1000, bits_per_second: 8000.0, datagrams: 0, lost: 0 });
-        let udp =
-            r#"{"end":{"sum":{"bytes":1000,"bits_per_second":8000.0,"lost_packets":1,"packets":4},"sum_received":{"bytes":1}}}"#;
-        assert_eq!(Iperf3::read(udp).unwrap(), Transfer { bytes: 750, bits_per_second: 6000.0, datagrams: 4, lost: 1 });
-        let ended = tcp.replace("{\"end\"", r#"{"error":"interrupt - the client has terminated","end""#);
+        assert_eq!(
+            Iperf3::read(tcp).unwrap(),
+            Transfer { bytes: 1000, bits_per_second: 8000.0, datagrams: 0, lost: 0 }
+        );
+        let udp = r#"{"end":{"sum":{"bytes":1000,"bits_per_second":8000.0,"lost_packets":1,"packets":4},"sum_received":{"bytes":1}}}"#;
+        assert_eq!(
+            Iperf3::read(udp).unwrap(),
+            Transfer { bytes: 750, bits_per_second: 6000.0, datagrams: 4, lost: 1 }
+        );
+        let ended =
+            tcp.replace("{\"end\"", r#"{"error":"interrupt - the client has terminated","end""#);
         assert_eq!(Iperf3::read(&ended).unwrap(), Iperf3::read(tcp).unwrap());
-        assert_eq!(Iperf3::read(r#"{"error":"unable to connect"}"#).unwrap_err().to_string(), "iperf3: unable to connect");
+        assert_eq!(
+            Iperf3::read(r#"{"error":"unable to connect"}"#).unwrap_err().to_string(),
+            "iperf3: unable to connect"
+        );
         assert!(Iperf3::read("nonsense").is_err());
     }
 
@@ -301,7 +402,10 @@ mod tests {
                     \x20 Socket errors: connect 1, read 2, write 3, timeout 4\n  Non-2xx or 3xx responses: 5\n\
                     Requests/sec:   2464.07\nTransfer/sec:      0.50MB\n";
         let load = read_wrk(text).unwrap();
-        assert_eq!((load.requests, load.socket_errors, load.timeouts, load.bad_answers), (12345, 6, 4, 5));
+        assert_eq!(
+            (load.requests, load.socket_errors, load.timeouts, load.bad_answers),
+            (12345, 6, 4, 5)
+        );
         assert!((load.requests_per_second - 2464.07).abs() < 0.01);
         let good = read_wrk("  7 requests in 1s, 1MB read\nRequests/sec: 7.0\n").unwrap();
         assert_eq!((good.socket_errors, good.timeouts, good.bad_answers), (0, 0, 0));

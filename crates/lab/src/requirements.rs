@@ -95,7 +95,9 @@ pub fn is_privileged() -> bool {
 
 fn has_capabilities(status: &str, wanted: &[u32]) -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let Some(bits) = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()) else { return false };
+    let Some(bits) = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()) else {
+        return false;
+    };
     wanted.iter().all(|bit| bits & (1 << bit) != 0)
 }
 

@@ -53,7 +53,12 @@ pub struct Victim {
 impl Victim {
     /// A runtime as the status shows it.
     pub fn of(process: &status::Process) -> Victim {
-        Victim { id: process.id, incarnation: process.incarnation, pid: process.pid, flows: process.flows }
+        Victim {
+            id: process.id,
+            incarnation: process.incarnation,
+            pid: process.pid,
+            flows: process.flows,
+        }
     }
 }
 
@@ -74,7 +79,12 @@ pub struct Recovery {
 impl RunningBox {
     /// Starts `BINARY run CONFIGURATION --control …` inside `namespace`, and waits for
     /// its `ready` line.
-    pub fn start(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
+    pub fn start(
+        lab: &Lab,
+        namespace: &Namespace,
+        binary: &Path,
+        configuration: &str,
+    ) -> Result<RunningBox> {
         let mut running = RunningBox::launch(lab, namespace, binary, configuration)?;
         running.wait_ready(lab.interrupt())?;
         Ok(running)
@@ -82,17 +92,35 @@ impl RunningBox {
 
     /// Waits until the box has printed that it is ready.
     pub fn wait_ready(&mut self, interrupt: &Interrupt) -> Result<()> {
-        let said_ready = |process: &Process| Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()));
-        self.process.wait_while_running("holdfast run says ready", READY_LIMIT, interrupt, said_ready)
+        let said_ready = |process: &Process| {
+            Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()))
+        };
+        self.process.wait_while_running(
+            "holdfast run says ready",
+            READY_LIMIT,
+            interrupt,
+            said_ready,
+        )
     }
 
     /// Starts a box without waiting: for configurations that must be refused.
-    pub fn launch(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
+    pub fn launch(
+        lab: &Lab,
+        namespace: &Namespace,
+        binary: &Path,
+        configuration: &str,
+    ) -> Result<RunningBox> {
         RunningBox::launch_as(lab, namespace, binary, Some(configuration), None, &[])
     }
 
     /// Starts one host of a box that has several, without waiting.
-    pub fn launch_host(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: &str) -> Result<RunningBox> {
+    pub fn launch_host(
+        lab: &Lab,
+        namespace: &Namespace,
+        binary: &Path,
+        configuration: &str,
+        host: &str,
+    ) -> Result<RunningBox> {
         RunningBox::launch_as(lab, namespace, binary, Some(configuration), Some(host), &[])
     }
 
@@ -118,7 +146,9 @@ impl RunningBox {
         arguments: &[&str],
     ) -> Result<RunningBox> {
         let name = host.unwrap_or("holdfast");
-        let control = lab.scratch().join(host.map_or("control.sock".to_owned(), |host| format!("{host}.sock")));
+        let control = lab
+            .scratch()
+            .join(host.map_or("control.sock".to_owned(), |host| format!("{host}.sock")));
         let mut command = namespace.command(binary);
         command.arg("run");
         if let Some(configuration) = configuration {
@@ -166,7 +196,8 @@ impl RunningBox {
 
     /// Runs `holdfast COMMAND --control … --json` and returns its output.
     pub fn ask(&self, command: &str) -> Result<String> {
-        super::namespace::run(&mut self.command(command)).map_err(|error| quoting(error, &self.process.last_words()))
+        super::namespace::run(&mut self.command(command))
+            .map_err(|error| quoting(error, &self.process.last_words()))
     }
 
     /// Waits until the status satisfies `wanted`; the error on failure contains the last
@@ -186,7 +217,10 @@ impl RunningBox {
             Ok(so.then(|| last.take()).flatten())
         });
         answer.map_err(|error| match &last {
-            Some(status) => quoting(error, &format!("the last status was {status:?}\n{}", self.process.last_words())),
+            Some(status) => quoting(
+                error,
+                &format!("the last status was {status:?}\n{}", self.process.last_words()),
+            ),
             None => error,
         })
     }
@@ -195,7 +229,9 @@ impl RunningBox {
     /// a flow: killing it would show nothing.
     pub fn busiest(&self, except: Option<u32>) -> Result<Victim> {
         let status = self.status()?;
-        let process = status.busiest_runtime(except).with_context(|| format!("no runtime serves: {status:?}"))?;
+        let process = status
+            .busiest_runtime(except)
+            .with_context(|| format!("no runtime serves: {status:?}"))?;
         if process.flows == 0 {
             bail!("no runtime owns a flow: {status:?}");
         }
@@ -204,7 +240,13 @@ impl RunningBox {
 
     /// Kills a runtime with SIGKILL and waits until its new incarnation serves. If the
     /// protection promises it, waits until everything is protected again too.
-    pub fn kill(&self, victim: &Victim, promised: bool, limit: Duration, interrupt: &Interrupt) -> Result<Recovery> {
+    pub fn kill(
+        &self,
+        victim: &Victim,
+        promised: bool,
+        limit: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Recovery> {
         let killed = Instant::now();
         // The box's clock is the host's, so its detection and recovery times can be
         // compared with this one.
@@ -213,28 +255,36 @@ impl RunningBox {
         let what = format!("runtime {} is back", victim.id);
         let mut status = self.wait_for(&what, limit, interrupt, |status| {
             let successor = status.runtime(victim.id);
-            successor.is_some_and(|process| process.incarnation > victim.incarnation && process.state == status::STATE_RUNNING)
+            successor.is_some_and(|process| {
+                process.incarnation > victim.incarnation && process.state == status::STATE_RUNNING
+            })
         })?;
         let back = killed.elapsed();
         let mut protected = None;
         if promised {
-            let what = format!("everything is protected again after the failure of runtime {}", victim.id);
+            let what =
+                format!("everything is protected again after the failure of runtime {}", victim.id);
             let recovered = |status: &Status| {
                 let failover = status.failover(victim.id, victim.incarnation);
-                status.protected() == Protected::Yes && failover.is_some_and(|failover| failover.recovered_us.is_some())
+                status.protected() == Protected::Yes
+                    && failover.is_some_and(|failover| failover.recovered_us.is_some())
             };
             status = self.wait_for(&what, limit, interrupt, recovered)?;
             protected = Some(killed.elapsed());
         }
         let failover = status.failover(victim.id, victim.incarnation).cloned();
-        let detected = failover.as_ref().map(|failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at)));
+        let detected = failover.as_ref().map(|failover| {
+            Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at))
+        });
         Ok(Recovery { back, detected, protected, failover })
     }
 
     /// Stops the box with SIGTERM and waits for its end.
     pub fn stop(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
         self.process.signal(Signal::TERM)?;
-        self.process.wait(limit, interrupt).map_err(|error| quoting(error, &self.process.last_words()))
+        self.process
+            .wait(limit, interrupt)
+            .map_err(|error| quoting(error, &self.process.last_words()))
     }
 }
 

@@ -21,7 +21,8 @@ pub struct SimArgs {
     /// Print every event of it
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
-    /// If it breaks an invariant: make the failure small, and print it as a scenario. Of several seeds the first that fails is always shrunk
+    /// If it breaks an invariant: make the failure small, and print it as a scenario. Of
+    /// several seeds the first that fails is always shrunk
     #[arg(long, requires = "seed", conflicts_with_all = ["trace", "scenario"])]
     shrink: bool,
     /// Play what a file says instead of what a seed draws
@@ -121,14 +122,25 @@ fn violations(report: &Report) -> Vec<Value> {
     report.violations.iter().map(line).collect()
 }
 
-fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -> Result<(), Failure> {
+fn simulate(
+    seeds: u64,
+    from: u64,
+    seed: Option<u64>,
+    trace: bool,
+    json: bool,
+) -> Result<(), Failure> {
     let (from, seeds) = seed.map_or((from, seeds), |seed| (seed, 1));
     if trace {
         let report = holdfast_sim::run_traced(Scenario::of_seed(from));
-        print(&format!("hash {:016x}, {} events, {:?}\n", report.hash, report.events, report.faults))?;
+        print(&format!(
+            "hash {:016x}, {} events, {:?}\n",
+            report.hash, report.events, report.faults
+        ))?;
         return conclude(&[report], json);
     }
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(seeds.max(1) as usize) as u64;
+    let workers = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(seeds.max(1) as usize) as u64;
     let parts: Vec<_> = (0..workers)
         .map(|worker| {
             std::thread::spawn(move || {
@@ -143,24 +155,51 @@ fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -
         .collect();
     let mut sum = Sum::default();
     for part in parts {
-        let part: Result<Sum, u64> = part.join().map_err(|_| Failure::new(exit::NEGATIVE, "the simulator panicked"))?;
-        let panicked = |seed| format!("seed {seed} panicked; `holdfast sim --seed {seed} --trace` shows it");
+        let part: Result<Sum, u64> =
+            part.join().map_err(|_| Failure::new(exit::NEGATIVE, "the simulator panicked"))?;
+        let panicked =
+            |seed| format!("seed {seed} panicked; `holdfast sim --seed {seed} --trace` shows it");
         sum.join(part.map_err(|seed| Failure::new(exit::NEGATIVE, panicked(seed)))?);
     }
     sum.bad.sort_by_key(|report| report.seed);
     let Sum { faults, events, hash, connections, undone, bad } = sum;
     if json {
-        let faults: serde_json::Map<String, Value> =
-            counts(&faults).into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+        let faults: serde_json::Map<String, Value> = counts(&faults)
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count.into()))
+            .collect();
         let text = json!({ "version": 1, "seeds": seeds, "from": from, "events": events, "hash": format!("{hash:016x}"), "connections": connections, "undone": undone,
             "faults": faults, "violations": bad.iter().flat_map(violations).collect::<Vec<_>>() });
         print(&format!("{text}\n"))?;
     } else {
         let Faults {
-            kills, pauses, cuts, cut_off, slowed, skewed, coordinator_kills, server_kills, hub_kills, meanwhile, ..
+            kills,
+            pauses,
+            cuts,
+            cut_off,
+            slowed,
+            skewed,
+            coordinator_kills,
+            server_kills,
+            hub_kills,
+            meanwhile,
+            ..
         } = faults;
         let Faults { host_kills, host_stops, terms, incomplete, .. } = faults;
-        let Faults { lost, doubled, reordered, stale, forged, damaged, overflowed, moves, moved, fetched, drains, .. } = faults;
+        let Faults {
+            lost,
+            doubled,
+            reordered,
+            stale,
+            forged,
+            damaged,
+            overflowed,
+            moves,
+            moved,
+            fetched,
+            drains,
+            ..
+        } = faults;
         print(&format!(
             "{seeds} seeds from {from}: {events} events, {connections} connections; hash {hash:016x}\n\
              faults: {kills} kills, {pauses} pauses, {cuts} cuts ({cut_off} frames did not get through), {meanwhile} of them without a coordinator, \
@@ -185,14 +224,20 @@ fn conclude(reports: &[Report], json: bool) -> Result<(), Failure> {
         print(&format!("violations: {broken}\n"))?;
         for report in reports {
             for violation in &report.violations {
-                print(&format!("  seed {}: {}: {}\n", report.seed, violation.invariant, violation.text))?;
+                print(&format!(
+                    "  seed {}: {}: {}\n",
+                    report.seed, violation.invariant, violation.text
+                ))?;
             }
         }
     }
     if broken == 0 {
         Ok(())
     } else {
-        Err(Failure::new(exit::NEGATIVE, format!("{broken} violations; `holdfast sim --seed N --trace` shows one")))
+        Err(Failure::new(
+            exit::NEGATIVE,
+            format!("{broken} violations; `holdfast sim --seed N --trace` shows one"),
+        ))
     }
 }
 
@@ -216,19 +261,23 @@ fn shrink(seed: u64, json: bool) -> Result<(), Failure> {
     }
     match print_shrunk(seed)? {
         true => Err(Failure::new(exit::NEGATIVE, format!("seed {seed} breaks an invariant"))),
-        false => print(&format!("seed {seed} breaks nothing, or not again when it is done by plan\n")),
+        false => {
+            print(&format!("seed {seed} breaks nothing, or not again when it is done by plan\n"))
+        }
     }
 }
 
 fn play(file: &Path, trace: bool, json: bool) -> Result<(), Failure> {
-    let text =
-        std::fs::read_to_string(file).map_err(|error| Failure::new(exit::USAGE, format!("{}: {error}", file.display())))?;
-    let scripts = Script::read(&text).map_err(|error| Failure::new(exit::USAGE, format!("{}: {error}", file.display())))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::new(exit::USAGE, format!("{}: {error}", file.display())))?;
+    let scripts = Script::read(&text)
+        .map_err(|error| Failure::new(exit::USAGE, format!("{}: {error}", file.display())))?;
     let mut results = Vec::new();
     for script in &scripts {
         let (outcome, wrong) = script.play(trace);
         if !json {
-            let name = if script.name.is_empty() { String::new() } else { format!("{}: ", script.name) };
+            let name =
+                if script.name.is_empty() { String::new() } else { format!("{}: ", script.name) };
             let Report { events, connections, finished, .. } = outcome.report;
             print(&format!(
                 "{name}{events} events, {} steps taken, {finished} of {connections} connections finished\n",
@@ -245,11 +294,17 @@ fn play(file: &Path, trace: bool, json: bool) -> Result<(), Failure> {
             json!({ "name": name, "events": outcome.report.events, "steps": outcome.steps,
             "connections": outcome.report.connections, "finished": outcome.report.finished, "wrong": wrong })
         };
-        print(&format!("{}\n", json!({ "version": 1, "worlds": results.iter().map(world).collect::<Vec<_>>() })))?;
+        print(&format!(
+            "{}\n",
+            json!({ "version": 1, "worlds": results.iter().map(world).collect::<Vec<_>>() })
+        ))?;
     }
     match results.iter().all(|(.., wrong)| wrong.is_empty()) {
         true => Ok(()),
-        false => Err(Failure::new(exit::NEGATIVE, format!("{}: not as expected; `--trace` shows every event", file.display()))),
+        false => Err(Failure::new(
+            exit::NEGATIVE,
+            format!("{}: not as expected; `--trace` shows every event", file.display()),
+        )),
     }
 }
 

@@ -56,11 +56,17 @@ pub struct Topology {
 impl Topology {
     /// Makes and joins the namespaces.
     pub fn build(lab: &mut Lab, addresses: &Addresses) -> Result<Topology> {
-        let (client, router, server) = (lab.namespace("client")?, lab.namespace("box")?, lab.namespace("server")?);
+        let (client, router, server) =
+            (lab.namespace("client")?, lab.namespace("box")?, lab.namespace("server")?);
         link::silence(&router)?;
         let (inside, outside) = (addresses.devices.0.as_str(), addresses.devices.1.as_str());
         link::veth((&router, inside), (&client, HOST_DEVICE), addresses.offloads, lab.interrupt())?;
-        link::veth((&router, outside), (&server, HOST_DEVICE), addresses.offloads, lab.interrupt())?;
+        link::veth(
+            (&router, outside),
+            (&server, HOST_DEVICE),
+            addresses.offloads,
+            lab.interrupt(),
+        )?;
         addresses.assign(&client, &server)?;
         Ok(Topology { client, router, server })
     }

@@ -48,7 +48,9 @@ pub struct Echo {
 impl Echo {
     /// Binds `address` inside `namespace`.
     pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Echo> {
-        let socket = namespace.bind(|| UdpSocket::bind(address)).with_context(|| format!("binding {address}"))?;
+        let socket = namespace
+            .bind(|| UdpSocket::bind(address))
+            .with_context(|| format!("binding {address}"))?;
         make_room(&socket)?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -148,7 +150,8 @@ impl Stream {
             (0..plan.flows).map(|_| open()).collect::<std::io::Result<Vec<UdpSocket>>>()
         })?;
         let sockets = sockets.context("opening the flows")?;
-        let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Datagrams::default())));
+        let (stop, counts) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Datagrams::default())));
         let mut sender = Sender::new(sockets, plan.per_second);
         let (their_stop, their_counts) = (Arc::clone(&stop), Arc::clone(&counts));
         let thread = std::thread::Builder::new().name("udp-stream".into()).spawn(move || {
@@ -166,7 +169,10 @@ impl Stream {
     /// Stops sending, waits for late datagrams, and counts.
     pub fn finish(mut self) -> Datagrams {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().map(|thread| thread.join().expect("the sender does not panic")).unwrap_or_default()
+        self.thread
+            .take()
+            .map(|thread| thread.join().expect("the sender does not panic"))
+            .unwrap_or_default()
     }
 }
 
@@ -198,8 +204,19 @@ struct Flow {
 
 impl Sender {
     fn new(sockets: Vec<UdpSocket>, per_second: u64) -> Sender {
-        let flow = |socket| Flow { socket, next: 0, highest: None, returned: Vec::new(), waiting_since: None, alive: false };
-        Sender { flows: sockets.into_iter().map(flow).collect(), per_second, counts: Datagrams::default() }
+        let flow = |socket| Flow {
+            socket,
+            next: 0,
+            highest: None,
+            returned: Vec::new(),
+            waiting_since: None,
+            alive: false,
+        };
+        Sender {
+            flows: sockets.into_iter().map(flow).collect(),
+            per_second,
+            counts: Datagrams::default(),
+        }
     }
 
     fn run(&mut self, stop: &AtomicBool, counts: &Mutex<Datagrams>) -> Datagrams {
@@ -231,8 +248,12 @@ impl Sender {
         let mut counts = self.counts;
         counts.lost = counts.sent - counts.returned;
         counts.flows_alive = self.flows.iter().filter(|flow| flow.alive).count();
-        let waiting =
-            self.flows.iter().filter_map(|flow| flow.waiting_since).map(|since| since.elapsed().as_micros() as u64).max();
+        let waiting = self
+            .flows
+            .iter()
+            .filter_map(|flow| flow.waiting_since)
+            .map(|since| since.elapsed().as_micros() as u64)
+            .max();
         counts.longest_silence_us = counts.longest_silence_us.max(waiting.unwrap_or(0));
         counts
     }
@@ -252,8 +273,11 @@ impl Sender {
 
     fn receive(&mut self) {
         let ready: Vec<usize> = {
-            let mut descriptors: Vec<PollFd<'_>> =
-                self.flows.iter().map(|flow| PollFd::from_borrowed_fd(flow.socket.as_fd(), PollFlags::IN)).collect();
+            let mut descriptors: Vec<PollFd<'_>> = self
+                .flows
+                .iter()
+                .map(|flow| PollFd::from_borrowed_fd(flow.socket.as_fd(), PollFlags::IN))
+                .collect();
             let _ = poll(&mut descriptors, Some(&TICK));
             let ready = descriptors.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
             ready.map(|(number, _)| number).collect()
@@ -273,8 +297,11 @@ impl Sender {
 
     fn returned(&mut self, number: usize, bytes: &[u8]) {
         let flow = &mut self.flows[number];
-        let sequence = bytes.get(8..16).map(|field| u64::from_be_bytes(field.try_into().expect("eight bytes")));
-        let Some(sequence) = sequence.filter(|&sequence| sequence < flow.next && bytes == datagram(number as u32, sequence))
+        let sequence = bytes
+            .get(8..16)
+            .map(|field| u64::from_be_bytes(field.try_into().expect("eight bytes")));
+        let Some(sequence) = sequence
+            .filter(|&sequence| sequence < flow.next && bytes == datagram(number as u32, sequence))
         else {
             self.counts.changed += 1;
             return;
@@ -290,7 +317,8 @@ impl Sender {
         }
         flow.highest = flow.highest.max(Some(sequence));
         if let Some(since) = flow.waiting_since.take() {
-            self.counts.longest_silence_us = self.counts.longest_silence_us.max(since.elapsed().as_micros() as u64);
+            self.counts.longest_silence_us =
+                self.counts.longest_silence_us.max(since.elapsed().as_micros() as u64);
         }
     }
 }

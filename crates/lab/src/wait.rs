@@ -58,7 +58,12 @@ impl Interrupt {
 /// Asks `probe` until it has an answer, again after [`POLL_INTERVAL`]. Fails with the
 /// error of `probe`, with [`Interrupted`], or after `limit` with an error that names
 /// `what` was waited for.
-pub fn until<T>(what: &str, limit: Duration, interrupt: &Interrupt, probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+pub fn until<T>(
+    what: &str,
+    limit: Duration,
+    interrupt: &Interrupt,
+    probe: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
     until_every(POLL_INTERVAL, what, limit, interrupt, probe)
 }
 
@@ -100,11 +105,13 @@ mod tests {
         let late = until::<()>("the moon", Duration::ZERO, &interrupt, || Ok(None)).unwrap_err();
         assert!(late.to_string().contains("the moon"), "{late}");
 
-        let failed = until::<()>("", Duration::from_secs(5), &interrupt, || bail!("broken")).unwrap_err();
+        let failed =
+            until::<()>("", Duration::from_secs(5), &interrupt, || bail!("broken")).unwrap_err();
         assert_eq!(failed.to_string(), "broken");
 
         interrupt.set();
-        let interrupted = until("", Duration::from_secs(5), &interrupt, || Ok(Some(()))).unwrap_err();
+        let interrupted =
+            until("", Duration::from_secs(5), &interrupt, || Ok(Some(()))).unwrap_err();
         assert!(interrupted.is::<Interrupted>());
     }
 }

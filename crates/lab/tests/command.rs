@@ -1,4 +1,5 @@
-//! The laboratory's command as a whole, and the plans that start a runtime of the daemon, on a small scale.
+//! The laboratory's command as a whole, and the plans that start a runtime of the daemon,
+//! on a small scale.
 
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -14,14 +15,18 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("an object per line")).collect()
 }
 
-/// A runtime's worker is killed thirty times under load: nothing is lost, doubled or reordered, or there would be no rows.
+/// A runtime's worker is killed thirty times under load: nothing is lost, doubled or
+/// reordered, or there would be no rows.
 #[test]
 fn a_worker_is_killed_again_and_again() {
     let rows = rows(&["takeover", "--kills", "15", "--flows", "40", "--rate", "20000"]);
     assert!(rows.len() == 5 || rows.len() == 10, "{rows:?}");
     for row in rows {
         assert!(row["kills"] == 15 && row["lost"] == 0 && row["doubled_or_late"] == 0, "{row}");
-        assert!(row["p50_us"].as_f64() > Some(0.0) && row["max_us"].as_f64() >= row["p99_us"].as_f64(), "{row}");
+        assert!(
+            row["p50_us"].as_f64() > Some(0.0) && row["max_us"].as_f64() >= row["p99_us"].as_f64(),
+            "{row}"
+        );
     }
 }
 
@@ -31,18 +36,24 @@ fn a_runtime_with_a_standby_does_what_one_without_does() {
     let rows = rows(&["local", "--flows", "300", "--rounds", "1"]);
     assert_eq!(rows.len(), 24);
     assert!(
-        rows.iter().all(|row| row["ns_per_packet"].as_f64() > Some(0.0) && row["ratio_to_none"].as_f64() > Some(0.0)),
+        rows.iter().all(|row| row["ns_per_packet"].as_f64() > Some(0.0)
+            && row["ratio_to_none"].as_f64() > Some(0.0)),
         "{rows:?}"
     );
 }
 
-/// Two tenants at four loads, with standbys and without, and one whose workers are killed: nothing is lost, doubled or late in either, or there would be no rows.
+/// Two tenants at four loads, with standbys and without, and one whose workers are
+/// killed: nothing is lost, doubled or late in either, or there would be no rows.
 #[test]
 fn tenants_share_a_processor() {
     let rows = rows(&["tenants", "--flows", "40", "--rate", "10000"]);
     assert!(rows.is_empty() || rows.len() == 9, "{rows:?}");
     for row in rows {
-        assert!(row["kpps"].as_f64() > Some(0.0) && row["latency_max_us"].as_f64() >= row["latency_p50_us"].as_f64(), "{row}");
+        assert!(
+            row["kpps"].as_f64() > Some(0.0)
+                && row["latency_max_us"].as_f64() >= row["latency_p50_us"].as_f64(),
+            "{row}"
+        );
         assert!((row["other"] == "killed") == (row["kills"].as_u64() > Some(0)), "{row}");
     }
 }
@@ -59,8 +70,11 @@ fn the_simulator_answers_by_its_exit_code() {
 #[test]
 fn a_daemon_that_is_not_there_is_named() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast-lab"));
-    let out =
-        command.env("HOLDFAST_BIN", "/nowhere/holdfast").args(["bench", "takeover", "--kills", "1"]).output().expect("it runs");
+    let out = command
+        .env("HOLDFAST_BIN", "/nowhere/holdfast")
+        .args(["bench", "takeover", "--kills", "1"])
+        .output()
+        .expect("it runs");
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && said.contains("starting a runtime"), "{said}");
     assert!(out.stdout.is_empty());

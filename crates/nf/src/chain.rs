@@ -68,7 +68,9 @@ impl ChainLayout {
             size = size.next_multiple_of(layout.align);
             states.push((size, layout.size));
             size += layout.size;
-            hash = (hash ^ layout.hash ^ layout.size as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+            hash = (hash ^ layout.hash ^ layout.size as u64)
+                .wrapping_mul(0x0000_0100_0000_01b3)
+                .rotate_left(23);
         }
         ChainLayout { size: size.next_multiple_of(8), states, hash }
     }
@@ -93,7 +95,8 @@ impl Chain {
     /// If there are more than 64 functions, or a state needs an alignment above 16.
     pub fn new(functions: Vec<Box<dyn Function>>) -> Chain {
         assert!(functions.len() <= 64, "a chain has at most 64 functions");
-        let layout = ChainLayout::of(functions.iter().map(|function| (function.name(), function.layout())));
+        let layout =
+            ChainLayout::of(functions.iter().map(|function| (function.name(), function.layout())));
         Chain { functions, layout, open: 0..0 }
     }
 
@@ -151,7 +154,13 @@ impl Chain {
     /// A function's panic passes through. The caller contains it and restores the block,
     /// or, if the packet was opening the flow, calls [`Chain::close_rest`].
     #[inline]
-    pub fn run(&mut self, packet: &mut Packet, block: &mut [u8], position: Position, cx: &mut Context) -> Outcome {
+    pub fn run(
+        &mut self,
+        packet: &mut Packet,
+        block: &mut [u8],
+        position: Position,
+        cx: &mut Context,
+    ) -> Outcome {
         self.run_observed(packet, block, position, cx, |_, _, _| {})
     }
 
@@ -192,7 +201,13 @@ impl Chain {
                         self.close(block, index);
                         return Outcome::Reject(reason, index as u8);
                     }
-                    Open::Wait => return Outcome::Wait(Position { passed: passed as u8, opened: false, opening: true }),
+                    Open::Wait => {
+                        return Outcome::Wait(Position {
+                            passed: passed as u8,
+                            opened: false,
+                            opening: true,
+                        });
+                    }
                 }
             }
             opened = false;
@@ -211,7 +226,11 @@ impl Chain {
                     return Outcome::Reject(reason, index as u8);
                 }
                 Verdict::Wait => {
-                    return Outcome::Wait(Position { passed: passed as u8, opened: position.opening, opening: position.opening });
+                    return Outcome::Wait(Position {
+                        passed: passed as u8,
+                        opened: position.opening,
+                        opening: position.opening,
+                    });
                 }
             }
         }
@@ -254,7 +273,9 @@ impl Chain {
 
     /// As `adopt`, for a flow that the first `count` functions have open.
     fn adopt_opened(&mut self, block: &mut [u8], count: usize) {
-        for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states).take(count) {
+        for (function, &(start, len)) in
+            self.functions.iter_mut().zip(&self.layout.states).take(count)
+        {
             function.adopt(&mut block[start..start + len]);
         }
     }
@@ -265,7 +286,9 @@ impl Chain {
     /// open. Numbers that no flow has named are given back in the end.
     pub fn recount(&mut self, visit: impl FnOnce(&mut dyn FnMut(&mut [u8], Option<usize>))) {
         self.functions.iter_mut().for_each(|function| function.shared().begin_recount());
-        visit(&mut |block, opened| self.adopt_opened(block, opened.unwrap_or(self.functions.len())));
+        visit(&mut |block, opened| {
+            self.adopt_opened(block, opened.unwrap_or(self.functions.len()))
+        });
         self.functions.iter_mut().for_each(|function| function.shared().end_recount());
     }
 
@@ -289,7 +312,9 @@ impl Chain {
     /// ([`NetworkFunction::expected`](crate::NetworkFunction::expected)).
     pub fn expected(&self, block: &[u8], direction: Direction) -> Option<Expected> {
         let mut states = self.functions.iter().zip(&self.layout.states);
-        states.find_map(|(function, &(start, len))| function.expected(&block[start..start + len], direction))
+        states.find_map(|(function, &(start, len))| {
+            function.expected(&block[start..start + len], direction)
+        })
     }
 
     /// The flow's state in a word: that of the first function that has one.

@@ -43,8 +43,13 @@ pub enum Standing {
 
 impl Standing {
     /// All standings, by number.
-    pub const ALL: [Standing; 5] =
-        [Standing::Unreplied, Standing::HalfOpen, Standing::Closing, Standing::Answered, Standing::Established];
+    pub const ALL: [Standing; 5] = [
+        Standing::Unreplied,
+        Standing::HalfOpen,
+        Standing::Closing,
+        Standing::Answered,
+        Standing::Established,
+    ];
 }
 
 /// A function's view of the packet's circumstances, and its requests.

@@ -106,11 +106,22 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// Decides about the first packet of a flow, always in forward direction, as the
     /// functions before this one left it. [Holdings](crate::Leased) in the accepted state
     /// are the flow's until it ends, wherever it is served; other leases go back.
-    fn open(&self, packet: &Packet, shared: &mut Self::Shared, cx: &mut Opening<'_>) -> Open<Self::Flow>;
+    fn open(
+        &self,
+        packet: &Packet,
+        shared: &mut Self::Shared,
+        cx: &mut Opening<'_>,
+    ) -> Open<Self::Flow>;
 
     /// Processes a packet of a flow, the first included; `cx.direction()` tells its
     /// direction.
-    fn process(&self, packet: &mut Packet, flow: &mut Self::Flow, shared: &mut Self::Shared, cx: &mut Context) -> Verdict;
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Self::Flow,
+        shared: &mut Self::Shared,
+        cx: &mut Context,
+    ) -> Verdict;
 
     /// The flow has ended. Its holdings have gone back already.
     fn expire(&self, _flow: &Self::Flow, _shared: &mut Self::Shared) {}

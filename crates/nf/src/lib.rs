@@ -20,7 +20,9 @@ pub mod shared;
 pub use chain::{Chain, ChainLayout, Outcome, Position};
 pub use context::{Context, Direction, Expected, Opening, Standing};
 pub use flow::{FlowState, layout_hash};
-pub use function::{Bound, Built, ConfigError, Configured, Function, NetworkFunction, Open, SourceLimit, Verdict};
+pub use function::{
+    Bound, Built, ConfigError, Configured, Function, NetworkFunction, Open, SourceLimit, Verdict,
+};
 pub use held::{Counted, Counts, FlowEvent, Holds, Leased, Lends};
 pub use shared::{Counters, Gauge, Lease, Log, Pool, ReadOnly, SharedField, SharedState, Table};
 

@@ -25,10 +25,16 @@ fn flow_state_is_plain_data() {
     let cases = cases();
     let refusals = check(&cases);
     for Case { name, error, .. } in cases {
-        let errors: Vec<_> = refusals.iter().filter(|(program, _)| *program == name).map(|(_, error)| error).collect();
+        let errors: Vec<_> = refusals
+            .iter()
+            .filter(|(program, _)| *program == name)
+            .map(|(_, error)| error)
+            .collect();
         match error {
             None => assert!(errors.is_empty(), "{name} is plain data, but: {errors:#?}"),
-            Some(error) => assert!(errors.contains(&&error), "{name}: not `{error}`, but: {errors:#?}"),
+            Some(error) => {
+                assert!(errors.contains(&&error), "{name}: not `{error}`, but: {errors:#?}")
+            }
         }
     }
 }
@@ -36,13 +42,18 @@ fn flow_state_is_plain_data() {
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for directory in ["accepted", "refused"] {
-        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(directory).read_dir().unwrap();
+        let files =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(directory).read_dir().unwrap();
         for path in files.map(|file| file.unwrap().path()) {
             let text = std::fs::read_to_string(&path).unwrap();
             let first = text.lines().next().unwrap();
             let error = first.strip_prefix("// ").map(str::to_owned);
             assert_eq!(error.is_some(), directory == "refused", "{}", path.display());
-            cases.push(Case { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), path, error });
+            cases.push(Case {
+                name: path.file_stem().unwrap().to_str().unwrap().to_owned(),
+                path,
+                error,
+            });
         }
     }
     cases
@@ -64,12 +75,21 @@ fn check(cases: &[Case]) -> Vec<Refusal> {
     std::fs::write(home.join("Cargo.toml"), manifest).unwrap();
     std::fs::copy(own.join("../../Cargo.lock"), home.join("Cargo.lock")).unwrap();
     let output = Command::new(env!("CARGO"))
-        .args(["check", "--offline", "--keep-going", "--message-format", "json", "--target-dir", "target"])
+        .args([
+            "check",
+            "--offline",
+            "--keep-going",
+            "--message-format",
+            "json",
+            "--target-dir",
+            "target",
+        ])
         .current_dir(&home)
         .output()
         .unwrap();
     let messages = String::from_utf8(output.stdout).unwrap();
-    let messages: Vec<Value> = messages.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let messages: Vec<Value> =
+        messages.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     messages
         .iter()

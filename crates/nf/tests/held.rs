@@ -3,8 +3,8 @@
 use holdfast_nf::shared::{PoolEffect, RequestPool, SharedField};
 use holdfast_nf::zerocopy::FromBytes;
 use holdfast_nf::{
-    Bound, Chain, ConfigError, Context, Counted, DropReason, Function, Gauge, Lease, Leased, NetworkFunction, Open, Opening,
-    Outcome, Packet, Pool, Position, Verdict,
+    Bound, Chain, ConfigError, Context, Counted, DropReason, Function, Gauge, Lease, Leased,
+    NetworkFunction, Open, Opening, Outcome, Packet, Pool, Position, Verdict,
 };
 use holdfast_wire::{MemoryPool, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,7 +59,12 @@ impl NetworkFunction for Careful {
         assert_ne!(port, 1, "boom");
         let forged = || Leased::read_from_bytes(&7_u32.to_ne_bytes()).expect("four bytes");
         let inside = if port == 3 { forged() } else { inside };
-        Open::Accept(Both { inside, outside, counted: shared.flows.count(port.into(), cx), spare: [port, 0] })
+        Open::Accept(Both {
+            inside,
+            outside,
+            counted: shared.flows.count(port.into(), cx),
+            spare: [port, 0],
+        })
     }
 
     fn process(&self, _: &mut Packet, _: &mut Both, _: &mut Two, _: &mut Context) -> Verdict {
@@ -83,9 +88,15 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let function: Box<dyn Function> = Box::new(Bound::<Careful>::new(()).expect("nothing to refuse"));
+        let function: Box<dyn Function> =
+            Box::new(Bound::<Careful>::new(()).expect("nothing to refuse"));
         let packet = MemoryPool::new(1).take().expect("a buffer");
-        let bench = Bench { chain: Chain::new(vec![function]), cx: Context::new(1), packet, block: Block([0; 16]) };
+        let bench = Bench {
+            chain: Chain::new(vec![function]),
+            cx: Context::new(1),
+            packet,
+            block: Block([0; 16]),
+        };
         assert_eq!(bench.chain.layout().size, 16);
         bench
     }
@@ -115,7 +126,8 @@ impl Bench {
     fn open(&mut self, port: u8) -> Option<Outcome> {
         self.packet.meta.ingress = port;
         let Bench { chain, cx, packet, block } = self;
-        catch_unwind(AssertUnwindSafe(|| chain.run(packet, &mut block.0, Position::OPENING, cx))).ok()
+        catch_unwind(AssertUnwindSafe(|| chain.run(packet, &mut block.0, Position::OPENING, cx)))
+            .ok()
     }
 }
 
@@ -146,7 +158,9 @@ fn what_no_flow_has_goes_back() {
 #[test]
 fn who_waits_for_one_pool_uses_up_no_other() {
     let mut bench = Bench::new();
-    ["inside", "outside"].into_iter().for_each(|field| bench.pool(field, |pool| pool.attach(Box::new(RequestPool::new(256, 1)))));
+    ["inside", "outside"].into_iter().for_each(|field| {
+        bench.pool(field, |pool| pool.attach(Box::new(RequestPool::new(256, 1))))
+    });
     bench.pool("inside", |pool| pool.backend().assign(5));
     for _ in 0..3 {
         assert!(matches!(bench.open(0), Some(Outcome::Wait(_))));
@@ -154,8 +168,13 @@ fn who_waits_for_one_pool_uses_up_no_other() {
     }
     bench.pool("inside", |pool| {
         let effects: Vec<_> = core::iter::from_fn(|| pool.backend().poll_effect()).collect();
-        let given_back = |effect: &PoolEffect| matches!(effect, PoolEffect::Return(_) | PoolEffect::Unused(_));
-        assert_eq!((effects.iter().any(given_back), pool.backend().available()), (false, 1), "{effects:?}");
+        let given_back =
+            |effect: &PoolEffect| matches!(effect, PoolEffect::Return(_) | PoolEffect::Unused(_));
+        assert_eq!(
+            (effects.iter().any(given_back), pool.backend().available()),
+            (false, 1),
+            "{effects:?}"
+        );
     });
     bench.pool("outside", |pool| pool.backend().assign(9));
     assert_eq!(bench.open(0), Some(Outcome::Forward));
@@ -167,11 +186,14 @@ fn who_waits_for_one_pool_uses_up_no_other() {
 #[test]
 fn what_was_not_given_for_a_flow_is_not_accepted() {
     let mut bench = Bench::new();
-    ["inside", "outside"].into_iter().for_each(|field| bench.pool(field, |pool| pool.backend().grant_block(0, &[0; 4])));
+    ["inside", "outside"]
+        .into_iter()
+        .for_each(|field| bench.pool(field, |pool| pool.backend().grant_block(0, &[0; 4])));
     assert_eq!(bench.open(3), None, "it panics");
     assert_eq!(bench.held(), nothing());
     assert_eq!(bench.open(9), Some(Outcome::Forward));
-    let counted = Both::ref_from_bytes(&bench.block.0[..size_of::<Both>()]).expect("a state").counted.item();
+    let counted =
+        Both::ref_from_bytes(&bench.block.0[..size_of::<Both>()]).expect("a state").counted.item();
     assert_eq!((counted, bench.held()), (None, (vec![1, 1], vec![0, 0, 0])));
 }
 
@@ -179,7 +201,9 @@ fn what_was_not_given_for_a_flow_is_not_accepted() {
 #[test]
 fn a_panic_at_the_end_keeps_nothing() {
     let mut bench = Bench::new();
-    ["inside", "outside"].into_iter().for_each(|field| bench.pool(field, |pool| pool.backend().grant_block(0, &[0; 4])));
+    ["inside", "outside"]
+        .into_iter()
+        .for_each(|field| bench.pool(field, |pool| pool.backend().grant_block(0, &[0; 4])));
     assert_eq!(bench.open(2), Some(Outcome::Forward));
     assert_eq!(bench.held(), (vec![1, 1], vec![0, 0, 1]));
     let Bench { chain, block, .. } = &mut bench;

@@ -42,7 +42,10 @@ pub(crate) fn look<'a, T: OfChain>(
         }
         let Some((number, body)) = body.split_first_chunk::<2>() else { continue };
         let number = u16::from_be_bytes(*number);
-        let Some((_, at)) = first.or_else(|| Some((number, of(chains, number)?))).filter(|(known, _)| *known == number) else {
+        let Some((_, at)) = first
+            .or_else(|| Some((number, of(chains, number)?)))
+            .filter(|(known, _)| *known == number)
+        else {
             continue;
         };
         first = Some((number, at));

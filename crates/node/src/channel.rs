@@ -50,8 +50,9 @@ pub use keys::{Key, KeyRing, KeyRingError, MAX_KEYS};
 use crate::address::NodeId;
 use core::num::NonZeroU64;
 use format::{
-    ASKS, Answer, Destination, ETHERNET_LEN, FIRST_PART, HEADER_LEN, Header, LAST_PART, MAGIC, ONLY_ACKNOWLEDGES, PART,
-    PART_HEADER_LEN, RECORD_HEADER_LEN, SEALED, VERSION, after, are_records, gather, refresh, say_back, write,
+    ASKS, Answer, Destination, ETHERNET_LEN, FIRST_PART, HEADER_LEN, Header, LAST_PART, MAGIC,
+    ONLY_ACKNOWLEDGES, PART, PART_HEADER_LEN, RECORD_HEADER_LEN, SEALED, VERSION, after,
+    are_records, gather, refresh, say_back, write,
 };
 use holdfast_protection::{NodeIndex, Peer};
 use holdfast_wire::DropReason;
@@ -87,7 +88,13 @@ pub struct FabricConfig {
 
 impl Default for FabricConfig {
     fn default() -> FabricConfig {
-        FabricConfig { cluster: 0, mtu: 2400, min_timeout: 20 * MILLISECOND, max_timeout: 1000 * MILLISECOND, buffer: 8 << 20 }
+        FabricConfig {
+            cluster: 0,
+            mtu: 2400,
+            min_timeout: 20 * MILLISECOND,
+            max_timeout: 1000 * MILLISECOND,
+            buffer: 8 << 20,
+        }
     }
 }
 
@@ -122,7 +129,13 @@ impl Sender {
     }
 
     /// Completes a frame, seals it if there are keys, and offers it to the network.
-    fn emit(&mut self, frame: &mut [u8], to: Destination, answer: Answer, transmit: &mut impl FnMut(&[u8]) -> bool) -> bool {
+    fn emit(
+        &mut self,
+        frame: &mut [u8],
+        to: Destination,
+        answer: Answer,
+        transmit: &mut impl FnMut(&[u8]) -> bool,
+    ) -> bool {
         self.counter += 1;
         refresh(frame, to, answer, self.counter);
         match &mut self.seal {
@@ -282,7 +295,9 @@ impl Fabric {
     /// The arrival time of this incarnation's newest frame. Its records may wait for a
     /// lost frame; that the sender lives is known before.
     pub fn heard_at(&self, peer: Peer) -> Option<u64> {
-        self.of(peer.node).filter(|channel| channel.peer == peer).and_then(|channel| channel.heard_at)
+        self.of(peer.node)
+            .filter(|channel| channel.peer == peer)
+            .and_then(|channel| channel.heard_at)
     }
 
     /// Ends an incarnation: nothing is sent to it, and its late frames are refused.
@@ -296,7 +311,8 @@ impl Fabric {
     /// Bytes of records that the channel to a peer takes now. 0 if that incarnation is
     /// not known.
     pub fn room(&self, peer: Peer) -> usize {
-        let channel = self.of(peer.node).filter(|channel| channel.peer == peer && channel.is_open());
+        let channel =
+            self.of(peer.node).filter(|channel| channel.peer == peer && channel.is_open());
         // Headers of frames and records need some of the room.
         channel.map_or(0, |channel| channel.room() / 2)
     }
@@ -365,7 +381,10 @@ impl Fabric {
         let me = self.sender.me;
         let body = frame.get(ETHERNET_LEN..).ok_or(DropReason::Malformed)?;
         let (header, rest) = Header::ref_from_prefix(body).map_err(|_| DropReason::Malformed)?;
-        if header.magic.get() != MAGIC || header.version != VERSION || header.cluster.get() != self.sender.config.cluster {
+        if header.magic.get() != MAGIC
+            || header.version != VERSION
+            || header.cluster.get() != self.sender.config.cluster
+        {
             return Err(DropReason::Malformed);
         }
         if header.destination.get() != me.node {
@@ -392,13 +411,16 @@ impl Fabric {
         if from.incarnation == 0 || is_sealed != (life != 0) || !is_whole {
             return Err(DropReason::Malformed);
         }
-        if known.is_some_and(|at| self.channels[at].is_past(from)) && !is_planted(Fault::HearsThePast) {
+        if known.is_some_and(|at| self.channels[at].is_past(from))
+            && !is_planted(Fault::HearsThePast)
+        {
             return Err(DropReason::StaleEpoch);
         }
         if let Some(at) = known.filter(|_| is_sealed) {
             self.channels[at].accept_counter(from, life, header.counter.get())?;
         }
-        let (incarnation, own_life) = (header.destination_incarnation.get(), header.destination_life.get());
+        let (incarnation, own_life) =
+            (header.destination_incarnation.get(), header.destination_life.get());
         if incarnation == 0 || is_sealed && own_life == 0 {
             if !only_acknowledges {
                 return Err(DropReason::Malformed);
@@ -420,14 +442,20 @@ impl Fabric {
             return Err(DropReason::StaleEpoch);
         }
         if header.flags & ASKS != 0 && only_acknowledges {
-            self.put_question(Question { of: destination, counter: header.counter.get() as u32, asks: false })?;
+            self.put_question(Question {
+                of: destination,
+                counter: header.counter.get() as u32,
+                asks: false,
+            })?;
             if known.is_some_and(|at| self.channels[at].peer == from) {
                 self.channel(from.node).repeat_all();
             }
         }
         let is_believed = is_sealed || is_planted(Fault::BelievesAnyLife);
         let has_records = !only_acknowledges;
-        if !is_believed && known.map_or(has_records, |at| self.channels[at].is_doubtful(from, has_records)) {
+        if !is_believed
+            && known.map_or(has_records, |at| self.channels[at].is_doubtful(from, has_records))
+        {
             let pause = self.sender.config.min_timeout / 2;
             let said_back = if only_acknowledges { header.sequence.get() } else { 0 };
             let channel = self.channel(from.node);
@@ -464,13 +492,22 @@ impl Fabric {
         if only_acknowledges {
             return Ok(());
         }
-        channel.handle_records(header.sequence.get(), sender.plain(records), &sender.config, inbox, spare)
+        channel.handle_records(
+            header.sequence.get(),
+            sender.plain(records),
+            &sender.config,
+            inbox,
+            spare,
+        )
     }
 
     /// Notes that a node asks for the incarnation here.
     fn ask(&mut self, from: Destination) -> Result<(), DropReason> {
         let is_sealed = self.is_authenticated();
-        if self.of(from.node).is_some_and(|channel| channel.is_known(is_sealed) && channel.destination() == from) {
+        if self
+            .of(from.node)
+            .is_some_and(|channel| channel.is_known(is_sealed) && channel.destination() == from)
+        {
             // The channel's next frame answers the question.
             self.channel(from.node).acknowledge = true;
             return Ok(());
@@ -484,7 +521,11 @@ impl Fabric {
             return Err(DropReason::QueueFull);
         }
         let known = self.questions.get(&node).filter(|known| known.of == question.of);
-        let counter = if question.counter == 0 { known.map_or(0, |known| known.counter) } else { question.counter };
+        let counter = if question.counter == 0 {
+            known.map_or(0, |known| known.counter)
+        } else {
+            question.counter
+        };
         let asks = question.asks || known.is_some_and(|known| known.asks);
         self.questions.insert(node, Question { counter, asks, ..question });
         Ok(())
@@ -523,7 +564,9 @@ impl Fabric {
     /// Sends the empty frames that are due: they tell this incarnation and nothing else,
     /// because a question may be an old one.
     fn answer_questions(&mut self, transmit: &mut impl FnMut(&[u8]) -> bool) -> bool {
-        while let Some(Question { of: to, counter, asks }) = self.questions.first_key_value().map(|(_, question)| *question) {
+        while let Some(Question { of: to, counter, asks }) =
+            self.questions.first_key_value().map(|(_, question)| *question)
+        {
             let is_known = self.of(to.node).is_some_and(|channel| channel.destination() == to);
             if is_known {
                 // The channel has to be looked at: this answer may need a correction.
@@ -588,7 +631,10 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
         if !channel.has_queued() {
             return true;
         }
-        if channel.asked.is_some_and(|at| self.now < at.saturating_add(channel.timeout(&self.sender.config))) {
+        if channel
+            .asked
+            .is_some_and(|at| self.now < at.saturating_add(channel.timeout(&self.sender.config)))
+        {
             return true;
         }
         let to = Destination { node: channel.peer.node, incarnation: 0, life: 0 };
@@ -612,8 +658,14 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
 
     fn repeat(&mut self, channel: &mut Channel) -> bool {
         let timeout = channel.timeout(&self.sender.config);
-        channel.is_disturbed = channel.is_disturbed && channel.flight.iter().any(Sent::is_disturbed);
-        if !channel.is_disturbed && channel.flight.front().is_none_or(|oldest| self.now < oldest.at.saturating_add(timeout)) {
+        channel.is_disturbed =
+            channel.is_disturbed && channel.flight.iter().any(Sent::is_disturbed);
+        if !channel.is_disturbed
+            && channel
+                .flight
+                .front()
+                .is_none_or(|oldest| self.now < oldest.at.saturating_add(timeout))
+        {
             return true;
         }
         let (mut timed_out, mut is_first) = (false, true);
@@ -640,7 +692,8 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
                 continue;
             }
             let is_for_gap = sent.is_due && !is_overdue;
-            let (to, answer) = (channel.destination(), channel.answer(&self.sender.config, self.inbox));
+            let (to, answer) =
+                (channel.destination(), channel.answer(&self.sender.config, self.inbox));
             let sent = &mut channel.flight[at];
             if !self.sender.emit(&mut sent.bytes, to, answer, self.transmit) {
                 return false;
@@ -665,15 +718,25 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
 
     fn send(&mut self, channel: &mut Channel) -> bool {
         let mut tries = channel.must_try()
-            && channel.asked.is_none_or(|at| self.now >= at.saturating_add(channel.timeout(&self.sender.config)));
+            && channel.asked.is_none_or(|at| {
+                self.now >= at.saturating_add(channel.timeout(&self.sender.config))
+            });
         while channel.may_send() || tries {
             let limit = self.sender.config.mtu - ETHERNET_LEN - HEADER_LEN;
             let end = gather(&channel.queue, channel.queued_from, limit);
             let mut bytes = self.spare.pop().unwrap_or_default();
             let records = &channel.queue[channel.queued_from..end];
             let sequence = channel.next_sequence;
-            write(&mut bytes, self.sender.me, channel.peer.node, self.sender.config.cluster, Some(sequence), records);
-            let (to, answer) = (channel.destination(), channel.answer(&self.sender.config, self.inbox));
+            write(
+                &mut bytes,
+                self.sender.me,
+                channel.peer.node,
+                self.sender.config.cluster,
+                Some(sequence),
+                records,
+            );
+            let (to, answer) =
+                (channel.destination(), channel.answer(&self.sender.config, self.inbox));
             if !self.sender.emit(&mut bytes, to, answer, self.transmit) {
                 self.spare.push(bytes);
                 return false;

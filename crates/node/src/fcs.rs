@@ -79,7 +79,10 @@ mod tests {
             assert_eq!(packet.bytes(), frame, "as it was, however short");
         }
         for len in 0..FCS_LEN {
-            assert!(packet.copy_from(&vec![0; len]) && !strip(&mut packet), "{len} bytes are too short");
+            assert!(
+                packet.copy_from(&vec![0; len]) && !strip(&mut packet),
+                "{len} bytes are too short"
+            );
         }
     }
 

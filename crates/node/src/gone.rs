@@ -76,14 +76,17 @@ mod tests {
         let mut gone = GoneFlows::new(16384);
         assert!(!gone.is_late(0, Epoch::new(0)) && !gone.is_late(0, Epoch::new(u32::MAX)));
         gone.note(hash(7, 1), Epoch::new(10));
-        assert!(gone.is_late(hash(7, 1), Epoch::new(9)) && gone.is_late(hash(7, 1), Epoch::new(10)));
+        assert!(
+            gone.is_late(hash(7, 1), Epoch::new(9)) && gone.is_late(hash(7, 1), Epoch::new(10))
+        );
         assert!(!gone.is_late(hash(7, 1), Epoch::new(11)), "it lives again");
         assert!(!gone.is_late(hash(7, 2), Epoch::new(10)), "another flow");
         gone.note(hash(7, 1), Epoch::new(12));
         assert!(gone.is_late(hash(7, 1), Epoch::new(11)));
         gone.note(hash(8, 1), Epoch::new(u32::MAX));
         assert!(
-            gone.is_late(hash(8, 1), Epoch::new(u32::MAX - 3)) && !gone.is_late(hash(8, 1), Epoch::new(1)),
+            gone.is_late(hash(8, 1), Epoch::new(u32::MAX - 3))
+                && !gone.is_late(hash(8, 1), Epoch::new(1)),
             "epochs go on behind the highest"
         );
     }
@@ -95,7 +98,8 @@ mod tests {
         // A flow that is noted again is the newest.
         gone.note(hash(7, 1), Epoch::new(6));
         gone.note(hash(7, 5), Epoch::new(5));
-        let late: Vec<bool> = (1..=5).map(|number| gone.is_late(hash(7, number), Epoch::new(5))).collect();
+        let late: Vec<bool> =
+            (1..=5).map(|number| gone.is_late(hash(7, number), Epoch::new(5))).collect();
         assert_eq!(late, [true, false, true, true, true]);
         assert!(gone.is_late(hash(7, 1), Epoch::new(6)));
     }

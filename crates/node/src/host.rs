@@ -51,7 +51,12 @@ impl Host {
     /// A host of these parts: per switch its edge, and the edge's ports, in order.
     pub fn new(edges: Vec<(Edge, Vec<u8>)>, hub: Hub) -> Host {
         assert_eq!(edges.len(), hub.switches().len(), "each switch has an edge");
-        let count = edges.iter().flat_map(|(_, ports)| ports).map(|port| usize::from(*port) + 1).max().unwrap_or(0);
+        let count = edges
+            .iter()
+            .flat_map(|(_, ports)| ports)
+            .map(|port| usize::from(*port) + 1)
+            .max()
+            .unwrap_or(0);
         let mut places = vec![None; count];
         for ((_, ports), switch) in edges.iter().zip(0..) {
             for (port, number) in ports.iter().zip(0..) {
@@ -98,11 +103,22 @@ impl Host {
     }
 
     /// Takes frames that came by a port that is served here.
-    pub fn handle_port(&mut self, port: u8, frames: &mut Vec<Packet>, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
-        let Some((switch, number)) = self.place(port) else { return frames.drain(..).for_each(|packet| pool.put(packet)) };
+    pub fn handle_port(
+        &mut self,
+        port: u8,
+        frames: &mut Vec<Packet>,
+        now: u64,
+        out: &mut HostOut,
+        pool: &mut dyn PacketPool,
+    ) {
+        let Some((switch, number)) = self.place(port) else {
+            return frames.drain(..).for_each(|packet| pool.put(packet));
+        };
         let edge = &mut self.fronts[usize::from(switch)].edge;
         for packet in frames.drain(..) {
-            if let Some((key, packet)) = edge.handle_ingress(number, packet, now, &mut out.edge, pool) {
+            if let Some((key, packet)) =
+                edge.handle_ingress(number, packet, now, &mut out.edge, pool)
+            {
                 self.hub.handle_packet(switch, key, packet);
             }
         }
@@ -125,7 +141,13 @@ impl Host {
     }
 
     /// Takes frames that came from other hosts.
-    pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
+    pub fn handle_fabric(
+        &mut self,
+        frames: &mut Vec<Packet>,
+        now: u64,
+        out: &mut HostOut,
+        pool: &mut dyn PacketPool,
+    ) {
         self.hub.handle_fabric(frames, now, &mut out.hub, pool);
         self.settle(now, out, pool);
     }
@@ -152,7 +174,13 @@ impl Host {
     }
 
     /// Tells the neighbours of a switch's ports where its addresses are.
-    pub fn announce(&mut self, switch: u16, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
+    pub fn announce(
+        &mut self,
+        switch: u16,
+        now: u64,
+        out: &mut HostOut,
+        pool: &mut dyn PacketPool,
+    ) {
         if let Some(front) = self.fronts.get_mut(usize::from(switch)) {
             front.edge.announce(&mut out.edge, pool);
             self.settle_front(usize::from(switch), now, out, pool);
@@ -195,7 +223,9 @@ impl Host {
 
     /// Counters of a port's packets: see [`Edge::counts`].
     pub fn counts(&self, port: u8) -> PortCounts {
-        self.place(port).map_or_else(PortCounts::default, |(switch, number)| self.fronts[usize::from(switch)].edge.counts(number))
+        self.place(port).map_or_else(PortCounts::default, |(switch, number)| {
+            self.fronts[usize::from(switch)].edge.counts(number)
+        })
     }
 
     /// Packets inside the edges: see [`Edge::held`].
@@ -242,12 +272,15 @@ impl Host {
             out.liveness.push(Liveness { port: ports[usize::from(liveness.port)], ..liveness });
         }
         out.notes.extend(out.edge.notes.drain(..).map(|(at, memory)| (*before + at, memory)));
-        out.transmit.extend(out.edge.transmit.drain(..).map(|(port, packet)| (ports[usize::from(port)], packet)));
+        out.transmit.extend(
+            out.edge.transmit.drain(..).map(|(port, packet)| (ports[usize::from(port)], packet)),
+        );
     }
 
     /// Time at which [`Host::turn`] is due without input.
     pub fn poll_timeout(&mut self) -> u64 {
-        let edges = self.fronts.iter().map(|front| front.edge.poll_timeout()).min().unwrap_or(u64::MAX);
+        let edges =
+            self.fronts.iter().map(|front| front.edge.poll_timeout()).min().unwrap_or(u64::MAX);
         self.hub.poll_timeout().min(edges)
     }
 

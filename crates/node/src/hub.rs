@@ -24,7 +24,8 @@ pub mod paths;
 mod sealing;
 
 use crate::address::{
-    COORDINATOR, MAX_STATE_SERVERS, NodeId, is_runtime, mac_of, mac_of_life, node_of, state_server_node, switch_number,
+    COORDINATOR, MAX_STATE_SERVERS, NodeId, is_runtime, mac_of, mac_of_life, node_of,
+    state_server_node, switch_number,
 };
 use crate::fcs;
 use crate::manager::{Manager, Wish};
@@ -123,8 +124,22 @@ impl Hub {
     pub fn new(switches: Vec<Switch>, manager: Manager) -> Hub {
         let (fence, drops) = (Fence::new(), DropCounters::default());
         let seats: Vec<Seat> = switches.into_iter().map(Seat::serving).collect();
-        assert!(seats.iter().zip(0..).all(|(seat, number)| switch_number(seat.switch.node()) == Some(number)));
-        Hub { seats, manager, fence, is_undecided: false, local: None, sealed: None, drops, forwarded: 0 }
+        assert!(
+            seats
+                .iter()
+                .zip(0..)
+                .all(|(seat, number)| switch_number(seat.switch.node()) == Some(number))
+        );
+        Hub {
+            seats,
+            manager,
+            fence,
+            is_undecided: false,
+            local: None,
+            sealed: None,
+            drops,
+            forwarded: 0,
+        }
     }
 
     /// Makes the hub one of several, which serves no ports before it is told to.
@@ -253,7 +268,8 @@ impl Hub {
 
     /// True while there is a coordinator here, or one of another host is heard.
     pub fn has_coordinator(&self) -> bool {
-        self.fence.peer(COORDINATOR).is_some() || self.local.is_some() && self.manager.is_coordinator_heard()
+        self.fence.peer(COORDINATOR).is_some()
+            || self.local.is_some() && self.manager.is_coordinator_heard()
     }
 
     /// A runtime's process was started.
@@ -363,7 +379,14 @@ impl Hub {
 
     /// Takes frames that the process `from` has sent: the caller knows by which virtual
     /// port they came.
-    pub fn handle_frames(&mut self, from: Peer, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    pub fn handle_frames(
+        &mut self,
+        from: Peer,
+        frames: &mut Vec<Packet>,
+        now: u64,
+        out: &mut HubOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let may_release = self.manager.may_serve_at(now);
         for packet in frames.drain(..) {
             self.handle_frame(from, packet, may_release, now, out, pool);
@@ -385,7 +408,9 @@ impl Hub {
                 false => self.drop(packet, DropReason::LostInFailure, pool),
             };
         }
-        let Some(header) = packet.bytes().get(..14) else { return self.drop(packet, DropReason::Malformed, pool) };
+        let Some(header) = packet.bytes().get(..14) else {
+            return self.drop(packet, DropReason::Malformed, pool);
+        };
         let destination: Option<Mac> = header[..6].try_into().ok();
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
         // A sender's address must be its own.
@@ -393,7 +418,9 @@ impl Hub {
         if header[6..12] != own {
             return self.drop(packet, DropReason::Malformed, pool);
         }
-        let Some(node) = destination.as_ref().and_then(node_of) else { return self.drop(packet, DropReason::UnknownNode, pool) };
+        let Some(node) = destination.as_ref().and_then(node_of) else {
+            return self.drop(packet, DropReason::UnknownNode, pool);
+        };
         match (node, ethertype) {
             (node, ETHERTYPE_NSH)
                 if is_runtime(from.node)
@@ -407,7 +434,9 @@ impl Hub {
                 }
             }
             (node, ETHERTYPE_FABRIC) if let Some(seat) = self.seat_of(node) => {
-                if let Err(reason) = self.seats[seat].switch.fabric().handle_frame(packet.bytes(), now) {
+                if let Err(reason) =
+                    self.seats[seat].switch.fabric().handle_frame(packet.bytes(), now)
+                {
                     self.drops.count(reason);
                 }
                 pool.put(packet);
@@ -427,7 +456,14 @@ impl Hub {
                 None if self.local.is_some() => {
                     packet.layers = Default::default();
                     let is_message = ethertype == ETHERTYPE_FABRIC;
-                    send_between(packet, is_message, &mut self.sealed, &mut out.to_fabric, &mut self.drops, pool);
+                    send_between(
+                        packet,
+                        is_message,
+                        &mut self.sealed,
+                        &mut out.to_fabric,
+                        &mut self.drops,
+                        pool,
+                    );
                 }
                 None => self.drop(packet, DropReason::UnknownNode, pool),
             },
@@ -436,7 +472,13 @@ impl Hub {
     }
 
     /// Takes frames from other hosts, by either of two networks.
-    pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    pub fn handle_fabric(
+        &mut self,
+        frames: &mut Vec<Packet>,
+        now: u64,
+        out: &mut HubOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let may_release = self.manager.may_serve_at(now);
         for packet in frames.drain(..) {
             self.handle_fabric_frame(packet, may_release, now, out, pool);
@@ -451,10 +493,13 @@ impl Hub {
         out: &mut HubOut,
         pool: &mut dyn PacketPool,
     ) {
-        let Some(header) = packet.bytes().first_chunk::<14>() else { return self.drop(packet, DropReason::Malformed, pool) };
+        let Some(header) = packet.bytes().first_chunk::<14>() else {
+            return self.drop(packet, DropReason::Malformed, pool);
+        };
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
         let (source, mut ethertype) = ([s0, s1, s2, s3, s4, s5], u16::from_be_bytes([t0, t1]));
-        let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else {
+        let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source))
+        else {
             return self.drop(packet, DropReason::ForeignFrame, pool);
         };
         // The network may show a frame to every host. A frame that another host has to
@@ -468,7 +513,10 @@ impl Hub {
             },
         };
         if is_sealed(packet.bytes()) {
-            let opened = self.sealed.as_mut().map_or(Err(DropReason::Unauthenticated), |sealed| sealed.open(&mut packet));
+            let opened = self
+                .sealed
+                .as_mut()
+                .map_or(Err(DropReason::Unauthenticated), |sealed| sealed.open(&mut packet));
             if let Err(reason) = opened {
                 return self.drop(packet, reason, pool);
             }
@@ -495,8 +543,11 @@ impl Hub {
             (Receiver::Switch(seat), _) => self.seats[seat].switch.fabric(),
             (Receiver::Manager, _) => self.manager.fabric(),
         };
-        let result =
-            if ethertype == ETHERTYPE_FABRIC { fabric.handle_frame(packet.bytes(), now) } else { Err(DropReason::Malformed) };
+        let result = if ethertype == ETHERTYPE_FABRIC {
+            fabric.handle_frame(packet.bytes(), now)
+        } else {
+            Err(DropReason::Malformed)
+        };
         if let Err(reason) = result {
             self.drops.count(reason);
         }
@@ -514,8 +565,9 @@ impl Hub {
         pool: &mut dyn PacketPool,
     ) {
         // An earlier incarnation that does not know of its end has another address.
-        let speaker =
-            self.fence.peer(from).filter(|peer| is_runtime(from) && mac_of_life(*peer) == source && !self.is_local(*peer));
+        let speaker = self.fence.peer(from).filter(|peer| {
+            is_runtime(from) && mac_of_life(*peer) == source && !self.is_local(*peer)
+        });
         match speaker {
             Some(peer) => self.release(peer, seat, packet, out, pool),
             None => self.drop(packet, DropReason::Fenced, pool),
@@ -524,12 +576,22 @@ impl Hub {
 
     /// Refuses a frame of a sender whose role has moved while it was asleep: the buffer
     /// goes back as a notice.
-    fn refuse(&mut self, from: Peer, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    fn refuse(
+        &mut self,
+        from: Peer,
+        mut packet: Packet,
+        out: &mut HubOut,
+        pool: &mut dyn PacketPool,
+    ) {
         self.drops.count(DropReason::Fenced);
         packet.clear();
         packet.meta.flags = Flags::OAM;
         packet.meta.commit = from.incarnation;
-        let outer = Outer { destination: mac_of(from.node), source: mac_of(self.manager.node()), index: index::FENCED };
+        let outer = Outer {
+            destination: mac_of(from.node),
+            source: mac_of(self.manager.node()),
+            index: index::FENCED,
+        };
         // A notice now and then is enough; it may get lost like any frame.
         if self.drops.get(DropReason::Fenced) % 16 == 1 && nsh::encapsulate(&mut packet, outer) {
             out.to_runtime.push((from, packet));
@@ -546,13 +608,16 @@ impl Hub {
     /// Lets the runtimes of other hosts speak that the coordinator names.
     fn admit(&mut self, peers: &[Peer]) {
         let Hub { seats, fence, manager, local: Some(local), .. } = self else { return };
-        let gone = |peer: &Peer| is_runtime(peer.node) && !local.contains(peer) && !peers.contains(peer);
+        let gone =
+            |peer: &Peer| is_runtime(peer.node) && !local.contains(peer) && !peers.contains(peer);
         for peer in fence.peers().filter(gone).collect::<Vec<_>>() {
             fence.close(peer);
         }
         let ours = |node| local.iter().any(|peer| peer.node == node);
         // A fenced runtime stays fenced: the coordinator had not heard of that yet.
-        let has_failed = |peer: Peer| manager.has_ended(peer) || seats.iter().any(|seat| seat.switch.has_failed(peer));
+        let has_failed = |peer: Peer| {
+            manager.has_ended(peer) || seats.iter().any(|seat| seat.switch.has_failed(peer))
+        };
         let may_speak = |peer: &&Peer| !ours(peer.node) && !has_failed(**peer);
         peers.iter().filter(may_speak).for_each(|peer| fence.open(*peer));
     }
@@ -565,15 +630,27 @@ impl Hub {
             return;
         }
         let Hub { seats, fence, .. } = self;
-        for seat in seats.iter_mut().filter(|seat| seat.is_serving && seat.fenced_view != seat.switch.view()) {
+        for seat in seats
+            .iter_mut()
+            .filter(|seat| seat.is_serving && seat.fenced_view != seat.switch.view())
+        {
             seat.fenced_view = seat.switch.view();
-            for peer in fence.peers().filter(|peer| seat.switch.has_failed(*peer)).collect::<Vec<_>>() {
+            for peer in
+                fence.peers().filter(|peer| seat.switch.has_failed(*peer)).collect::<Vec<_>>()
+            {
                 fence.close(peer);
             }
         }
     }
 
-    fn release(&mut self, from: Peer, seat: usize, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    fn release(
+        &mut self,
+        from: Peer,
+        seat: usize,
+        mut packet: Packet,
+        out: &mut HubOut,
+        pool: &mut dyn PacketPool,
+    ) {
         match nsh::decapsulate(&mut packet) {
             Some(outer) if outer.index == index::RELEASED => {}
             _ => return self.drop(packet, DropReason::Malformed, pool),
@@ -587,9 +664,18 @@ impl Hub {
         }
     }
 
-    fn let_out(&mut self, from: Peer, seat: usize, packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    fn let_out(
+        &mut self,
+        from: Peer,
+        seat: usize,
+        packet: Packet,
+        out: &mut HubOut,
+        pool: &mut dyn PacketPool,
+    ) {
         match self.fence.admit(from, packet) {
-            Ok(released) if self.seats[seat].switch.handle_released(released.get()) => out.released.push((seat as u16, released)),
+            Ok(released) if self.seats[seat].switch.handle_released(released.get()) => {
+                out.released.push((seat as u16, released))
+            }
             // The packet's replies would be taken for another flow's.
             Ok(released) => pool.put(released.into_inner()),
             Err(packet) => self.drop(packet, DropReason::Fenced, pool),
@@ -640,12 +726,14 @@ impl Hub {
     /// Carries the frames of switches and manager.
     fn carry(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let Hub { seats, manager, fence, local, sealed, drops, .. } = self;
-        let switches = seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| seat.switch.fabric());
+        let switches =
+            seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| seat.switch.fabric());
         for fabric in switches.chain([manager.fabric()]) {
             fabric.poll_transmit(now, |frame| {
                 let node = frame[..6].try_into().ok().and_then(|mac: Mac| node_of(&mac));
-                let peer =
-                    node.and_then(|node| fence.peer(node)).filter(|peer| local.as_ref().is_none_or(|local| local.contains(peer)));
+                let peer = node
+                    .and_then(|node| fence.peer(node))
+                    .filter(|peer| local.as_ref().is_none_or(|local| local.contains(peer)));
                 if peer.is_none() && local.is_none() {
                     return true;
                 }
@@ -674,7 +762,8 @@ impl Hub {
         let fabric = |timeout: Option<u64>| timeout.unwrap_or(u64::MAX);
         let manager = fabric(self.manager.fabric().poll_timeout()).min(self.manager.poll_timeout());
         let serving = self.serving_mut();
-        let switches = serving.map(|switch| fabric(switch.fabric().poll_timeout()).min(switch.poll_timeout()));
+        let switches =
+            serving.map(|switch| fabric(switch.fabric().poll_timeout()).min(switch.poll_timeout()));
         let due = switches.min().unwrap_or(u64::MAX).min(manager);
         due.min(self.next_probe())
     }

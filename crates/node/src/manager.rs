@@ -23,7 +23,8 @@ pub use orders::Move;
 use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Control, Drain, Failover, LastWord, Listing, Logged, MemberState, Notice, Report, Sealing, Standing, TraceStep, kind,
+    Control, Drain, Failover, LastWord, Listing, Logged, MemberState, Notice, Report, Sealing,
+    Standing, TraceStep, kind,
 };
 use crate::quorum::Quorum;
 use crate::totals::Totals;
@@ -195,7 +196,8 @@ impl Manager {
 
     /// The time at which [`Manager::handle_records`] is due without input.
     pub fn poll_timeout(&self) -> u64 {
-        let telling = self.rules.as_ref().filter(|wanted| wanted.told < wanted.records.records().len());
+        let telling =
+            self.rules.as_ref().filter(|wanted| wanted.told < wanted.records.records().len());
         let telling = telling.map_or(u64::MAX, |_| self.now + RULES_INTERVAL);
         self.quorum.as_ref().map_or(u64::MAX, Quorum::poll_timeout).min(telling)
     }
@@ -235,9 +237,14 @@ impl Manager {
     /// process that it knows, and returns the others. `None` before.
     pub(crate) fn sort_found(&self, open: impl FnMut(Peer)) -> Option<Vec<Peer>> {
         let standing = self.standing.as_ref()?;
-        let is_known =
-            |peer: &Peer| standing.members.iter().any(|member| member.peer() == *peer && member.state != MemberState::Failed);
-        let (known, strangers): (Vec<Peer>, Vec<Peer>) = self.present.iter().copied().partition(is_known);
+        let is_known = |peer: &Peer| {
+            standing
+                .members
+                .iter()
+                .any(|member| member.peer() == *peer && member.state != MemberState::Failed)
+        };
+        let (known, strangers): (Vec<Peer>, Vec<Peer>) =
+            self.present.iter().copied().partition(is_known);
         known.into_iter().for_each(open);
         Some(strangers)
     }
@@ -287,7 +294,9 @@ impl Manager {
         if self.has_ended(peer) {
             return;
         }
-        for order in self.moves.iter_mut().filter(|order| order.from == peer && order.ended_at.is_none()) {
+        for order in
+            self.moves.iter_mut().filter(|order| order.from == peer && order.ended_at.is_none())
+        {
             (order.ended_at, order.failed) = (Some(self.now), true);
         }
         self.present.retain(|present| *present != peer);
@@ -323,7 +332,8 @@ impl Manager {
         self.told_crowded_at = self.now;
         let present = &self.present;
         self.crowded.retain(|(peer, ..)| present.contains(peer));
-        let refused: Vec<(Peer, u64)> = self.crowded.iter().map(|&(peer, count, _)| (peer, count)).collect();
+        let refused: Vec<(Peer, u64)> =
+            self.crowded.iter().map(|&(peer, count, _)| (peer, count)).collect();
         if self.fabric.send_control(COORDINATOR, &Control::Crowded { refused }) {
             self.crowded.iter_mut().for_each(|(_, count, told)| *told = *count);
         }
@@ -369,18 +379,26 @@ impl Manager {
                 }
                 continue;
             }
-            let message = if record.kind == kind::CONTROL { Control::decode(body) } else { Err(DropReason::Malformed) };
+            let message = if record.kind == kind::CONTROL {
+                Control::decode(body)
+            } else {
+                Err(DropReason::Malformed)
+            };
             match message {
                 Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
                 Ok(Control::Beat(beat)) => {
                     let host = host_of(record.from.node);
-                    let heard = host.and_then(|host| self.quorum.as_mut().map(|quorum| quorum.handle_beat(host, &beat, now)));
+                    let heard = host.and_then(|host| {
+                        self.quorum.as_mut().map(|quorum| quorum.handle_beat(host, &beat, now))
+                    });
                     self.change(heard.into_iter().flatten());
                 }
                 Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {
                     self.sealings.push((record.from, sealing))
                 }
-                Ok(Control::Ended { node, incarnation, .. }) if host_of(record.from.node).is_some() => {
+                Ok(Control::Ended { node, incarnation, .. })
+                    if host_of(record.from.node).is_some() =>
+                {
                     self.ended_elsewhere.push(Peer { node, incarnation });
                 }
                 Ok(message) => self.handle_runtime(record.from, message),
@@ -405,7 +423,9 @@ impl Manager {
                     self.wishes.push(Wish::Start(peer));
                 }
             }
-            Control::Silent { node, incarnation } if self.alive.contains(&Peer { node, incarnation }) => {
+            Control::Silent { node, incarnation }
+                if self.alive.contains(&Peer { node, incarnation }) =>
+            {
                 self.fabric.send_control(COORDINATOR, &Control::Alive { node, incarnation });
             }
             Control::Fence { node, incarnation } | Control::Silent { node, incarnation } => {
@@ -421,7 +441,8 @@ impl Manager {
                 for end in &self.ended {
                     self.fabric.send_control(COORDINATOR, &end.said());
                 }
-                self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
+                self.fabric
+                    .send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
                 if let Some(wanted) = &mut self.rules {
                     wanted.told = 0;
                 }
@@ -429,15 +450,25 @@ impl Manager {
             Control::Serve { switch, host, term, life } => {
                 let me = self.fabric.me();
                 let is_meant = manager_of(host) == me.node && life == me.incarnation;
-                let change = self.quorum.as_mut().and_then(|quorum| quorum.handle_term(switch, is_meant, term));
+                let change = self
+                    .quorum
+                    .as_mut()
+                    .and_then(|quorum| quorum.handle_term(switch, is_meant, term));
                 self.change(change);
             }
             Control::Admit { peers } => self.admitted = Some(peers),
-            Control::Stop { node, incarnation } => self.wishes.push(Wish::Stop(Peer { node, incarnation })),
+            Control::Stop { node, incarnation } => {
+                self.wishes.push(Wish::Stop(Peer { node, incarnation }))
+            }
             Control::Answer { ticket, result } => {
-                let Some(known) = self.tickets.iter_mut().find(|known| known.number == ticket) else { return };
+                let Some(known) = self.tickets.iter_mut().find(|known| known.number == ticket)
+                else {
+                    return;
+                };
                 known.answer = Some(result);
-                let from = known.from.and_then(|node| self.present.iter().copied().find(|peer| peer.node == node));
+                let from = known
+                    .from
+                    .and_then(|node| self.present.iter().copied().find(|peer| peer.node == node));
                 if let (Ok(request), Some(from)) = (result, from) {
                     self.moving_mut(request, from);
                 }
@@ -450,13 +481,15 @@ impl Manager {
                 // A drain is needed while it is not over: there are no more of those than
                 // runtimes.
                 if self.drains.len() > MOVES_KEPT
-                    && let Some(over) = self.drains.iter().position(|drain| drain.ended_at.is_some())
+                    && let Some(over) =
+                        self.drains.iter().position(|drain| drain.ended_at.is_some())
                 {
                     self.drains.remove(over);
                 }
             }
             Control::Standing(standing) => {
-                let is_member = |peer: &Peer| standing.members.iter().any(|member| member.peer() == *peer);
+                let is_member =
+                    |peer: &Peer| standing.members.iter().any(|member| member.peer() == *peer);
                 self.reports.retain(|(peer, _)| is_member(peer));
                 self.counted.retain(|(peer, _)| is_member(peer));
                 self.standing = Some(standing);
@@ -522,16 +555,19 @@ mod tests {
     #[test]
     fn what_the_dead_said_last_is_told() {
         static WORD: AtomicU64 = AtomicU64::new(0);
-        let [buried, here, elsewhere, silent] = [16, 17, 18, 19].map(|node| Peer { node, incarnation: 1 });
+        let [buried, here, elsewhere, silent] =
+            [16, 17, 18, 19].map(|node| Peer { node, incarnation: 1 });
         let coordinator = Peer { node: COORDINATOR, incarnation: 1 };
-        let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
+        let mut manager =
+            Manager::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
         manager.fabric().set_peer(coordinator);
         let word = LastWord::new(&WORD);
         word.say(5);
         manager.hear_last_word(here, word);
         manager.succeed(&[here], &[(buried, Some(9))]);
         manager.handle_runtime(here, Control::Report(Report { flows: 3, ..Report::default() }));
-        manager.handle_runtime(elsewhere, Control::Report(Report { flows: 4, ..Report::default() }));
+        manager
+            .handle_runtime(elsewhere, Control::Report(Report { flows: 4, ..Report::default() }));
         word.say(6);
         for (peer, flows) in [(here, None), (elsewhere, Some(2)), (silent, None)] {
             manager.handle_ended(peer, flows);
@@ -550,21 +586,34 @@ mod tests {
             last,
             notice: Notice::default(),
         };
-        let told: Vec<Control> = heard.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+        let told: Vec<Control> =
+            heard.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
         let present = Control::Present { peers: vec![here] };
-        let ends = [ended(here, None, Some(6)), ended(elsewhere, Some(2), Some(4)), ended(silent, None, None)];
+        let ends = [
+            ended(here, None, Some(6)),
+            ended(elsewhere, Some(2), Some(4)),
+            ended(silent, None, None),
+        ];
         assert_eq!(told, [vec![ended(buried, None, Some(9)), present], ends.to_vec()].concat());
     }
 
     /// More drains are over than are remembered, while the first of them is not.
     #[test]
     fn a_drain_that_is_not_over_is_not_forgotten() {
-        let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let mut manager =
+            Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         let last = MOVES_KEPT as u32 + 9;
         for incarnation in 1..=last {
             let ended_at = (incarnation > 1).then_some(2);
             let peer = Peer { node: 16, incarnation };
-            manager.handle_coordinator(Control::Draining(Drain { peer, began_at: 1, had: 1, moved: 0, ended_at, failed: false }));
+            manager.handle_coordinator(Control::Draining(Drain {
+                peer,
+                began_at: 1,
+                had: 1,
+                moved: 0,
+                ended_at,
+                failed: false,
+            }));
         }
         let known: Vec<u32> = manager.drains().iter().map(|drain| drain.peer.incarnation).collect();
         let latest = last + 2 - MOVES_KEPT as u32..=last;
@@ -575,16 +624,27 @@ mod tests {
     /// told some.
     #[test]
     fn what_runtimes_have_counted_is_known_by_life() {
-        let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
-        let [one, other, next] = [(16, 1), (17, 2), (16, 3)].map(|(node, incarnation)| Peer { node, incarnation });
+        let mut manager =
+            Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let [one, other, next] =
+            [(16, 1), (17, 2), (16, 3)].map(|(node, incarnation)| Peer { node, incarnation });
         let say = |manager: &mut Manager, from: Peer, values: &[i64]| {
-            manager.handle_runtime(from, Control::Totals { statistic: 0, first: 0, values: values.to_vec() });
+            manager.handle_runtime(
+                from,
+                Control::Totals { statistic: 0, first: 0, values: values.to_vec() },
+            );
         };
         say(&mut manager, one, &[1, 2]);
         say(&mut manager, other, &[3]);
-        assert_eq!([one, other, next].map(|peer| manager.counted(peer, 0).to_vec()), [vec![1, 2], vec![3], vec![]]);
+        assert_eq!(
+            [one, other, next].map(|peer| manager.counted(peer, 0).to_vec()),
+            [vec![1, 2], vec![3], vec![]]
+        );
         say(&mut manager, next, &[9]);
-        assert_eq!([one, other, next].map(|peer| manager.counted(peer, 0).to_vec()), [vec![], vec![3], vec![9]]);
+        assert_eq!(
+            [one, other, next].map(|peer| manager.counted(peer, 0).to_vec()),
+            [vec![], vec![3], vec![9]]
+        );
         assert!(manager.totals(0).is_empty(), "nobody adds anything up");
     }
 }

@@ -169,7 +169,12 @@ impl FlowsHead {
     /// the list continues; `None` if it is over.
     pub(crate) fn new(request: u32, is_last: bool, next: Option<(u16, u32)>) -> FlowsHead {
         let (lane, slot) = next.unwrap_or((NO_LANE, 0));
-        FlowsHead { request: request.into(), is_last: is_last.into(), lane: lane.into(), slot: slot.into() }
+        FlowsHead {
+            request: request.into(),
+            is_last: is_last.into(),
+            lane: lane.into(),
+            slot: slot.into(),
+        }
     }
 
     /// The chain and the slot at which the list continues; `None` if it is over.
@@ -692,7 +697,12 @@ impl crate::channel::Fabric {
 
     /// Sends keys and epochs of flows in records of this kind, as many as it takes.
     /// Returns how many flows the channel took.
-    pub(crate) fn send_ended(&mut self, node: NodeId, kind: u8, flows: &[(FlowKey, Epoch)]) -> usize {
+    pub(crate) fn send_ended(
+        &mut self,
+        node: NodeId,
+        kind: u8,
+        flows: &[(FlowKey, Epoch)],
+    ) -> usize {
         let mut told = 0;
         for chunk in flows.chunks(32) {
             let mut body = [0u8; 32 * size_of::<Ended>()];
@@ -723,7 +733,10 @@ mod tests {
             message.encode(&mut bytes);
             Control::rules_part(&bytes)
         };
-        assert_eq!(part_of(Control::Rules { version: u64::MAX, part: 300, parts: 301, rules: Vec::new() }), Some(300));
+        assert_eq!(
+            part_of(Control::Rules { version: u64::MAX, part: 300, parts: 301, rules: Vec::new() }),
+            Some(300)
+        );
         assert_eq!(part_of(Control::Recovering { dead: Vec::new(), epoch: 1 }), None);
         assert_eq!(part_of(Control::Trace(Vec::new())), None);
         assert_eq!(Control::rules_part(&[]), None);

@@ -114,7 +114,17 @@ impl Quorum {
         let others = vec![None; usize::from(hosts)];
         let services = vec![Own::default(); usize::from(switches)];
         let heard_at = vec![now; usize::from(hosts)];
-        Quorum { me, patience, began_at: now, others, heard_at, services, has_news: false, is_leaving: false, next_beat: now }
+        Quorum {
+            me,
+            patience,
+            began_at: now,
+            others,
+            heard_at,
+            services,
+            has_news: false,
+            is_leaving: false,
+            next_beat: now,
+        }
     }
 
     /// An earlier incarnation of this manager knew this term. To be called before
@@ -143,7 +153,9 @@ impl Quorum {
     /// Sets how many of a switch's ports have links that are up here. The others hear of
     /// a change at once.
     pub fn set_links(&mut self, switch: u16, links: u8) {
-        if let Some(own) = self.services.get_mut(usize::from(switch)).filter(|own| own.links != links) {
+        if let Some(own) =
+            self.services.get_mut(usize::from(switch)).filter(|own| own.links != links)
+        {
             (own.links, self.next_beat) = (links, 0);
         }
     }
@@ -165,7 +177,11 @@ impl Quorum {
     }
 
     fn bits(&self, is_meant: impl Fn(&Heard) -> bool) -> u16 {
-        let heard = self.others.iter().enumerate().filter(|(_, heard)| heard.as_ref().is_some_and(&is_meant));
+        let heard = self
+            .others
+            .iter()
+            .enumerate()
+            .filter(|(_, heard)| heard.as_ref().is_some_and(&is_meant));
         heard.fold(1 << self.me, |bits, (host, _)| bits | 1 << host)
     }
 
@@ -200,7 +216,8 @@ impl Quorum {
     }
 
     fn hear_of(&mut self, switch: u16, term: u32) -> Option<Change> {
-        let is_later = |own: &&mut Own| term > own.term && (own.term == 0 || term - own.term <= MOST_TERMS);
+        let is_later =
+            |own: &&mut Own| term > own.term && (own.term == 0 || term - own.term <= MOST_TERMS);
         let own = self.services.get_mut(usize::from(switch)).filter(is_later)?;
         own.term = term;
         (own.is_meant, own.known_since) = (false, None);
@@ -221,12 +238,17 @@ impl Quorum {
         }
         // An age is a time of the other's clock, so it is capped: beyond two time-outs
         // its length does not matter.
-        let had = |host: usize| now.saturating_sub(beat.ages.get(host).map_or(0, |age| *age.min(&(2 * self.patience))));
+        let had = |host: usize| {
+            now.saturating_sub(beat.ages.get(host).map_or(0, |age| *age.min(&(2 * self.patience))))
+        };
         let had = (0..self.heard_at.len()).map(had).collect();
         // Echoes of the manager's earlier incarnation count as long as they would have:
         // this one knows the same terms, and does not say that it heard a host before it
         // began.
-        let echo = known.as_ref().filter(|_| !is_planted(Fault::ForgetsEchoes)).map_or(echo, |known| known.echo.max(echo));
+        let echo = known
+            .as_ref()
+            .filter(|_| !is_planted(Fault::ForgetsEchoes))
+            .map_or(echo, |known| known.echo.max(echo));
         *known = Some(Heard { sent: beat.sent, echo, had, services: beat.services.clone() });
         self.heard_at[usize::from(host)] = now;
         let heard = (0..).zip(&beat.services);
@@ -251,7 +273,8 @@ impl Quorum {
         if !own.is_meant {
             return None;
         }
-        let knows = |heard: &Heard| self.is_heard_by(heard, now) && heard.service(switch).term == own.term;
+        let knows =
+            |heard: &Heard| self.is_heard_by(heard, now) && heard.service(switch).term == own.term;
         if !self.is_enough(self.bits(knows)) {
             self.services[switch].known_since = None;
             return None;
@@ -277,15 +300,25 @@ impl Quorum {
     /// time-out. All are judged as of one time, because one of them, in a new incarnation
     /// that knows no term, could have heard an earlier server since.
     fn is_alone(&self, switch: usize, now: u64) -> bool {
-        let is_idle = |service: Service| service.term == self.services[switch].term && !service.serves;
-        let idle = self.bits(|heard| is_idle(heard.service(switch)) && self.is_heard_by(heard, now));
-        let are_idle =
-            || self.others.iter().enumerate().filter(|(host, _)| idle & 1 << host != 0).filter_map(|(_, heard)| heard.as_ref());
+        let is_idle =
+            |service: Service| service.term == self.services[switch].term && !service.serves;
+        let idle =
+            self.bits(|heard| is_idle(heard.service(switch)) && self.is_heard_by(heard, now));
+        let are_idle = || {
+            self.others
+                .iter()
+                .enumerate()
+                .filter(|(host, _)| idle & 1 << host != 0)
+                .filter_map(|(_, heard)| heard.as_ref())
+        };
         // An echo of a time was sent later.
         let said_at = are_idle().map(|heard| heard.echo).fold(now, u64::min);
         let is_over = |had: u64| had + self.longer_patience() < said_at;
-        let is_gone = |host: usize| is_over(self.heard_at[host]) && are_idle().all(|heard| is_over(heard.had[host]));
-        self.is_enough(idle) && (0..self.others.len()).filter(|host| idle & 1 << host == 0).all(is_gone)
+        let is_gone = |host: usize| {
+            is_over(self.heard_at[host]) && are_idle().all(|heard| is_over(heard.had[host]))
+        };
+        self.is_enough(idle)
+            && (0..self.others.len()).filter(|host| idle & 1 << host == 0).all(is_gone)
     }
 
     /// The next beat, if it is due.
@@ -294,11 +327,19 @@ impl Quorum {
             return None;
         }
         self.next_beat = now + self.patience / 6;
-        let echoes = self.others.iter().map(|heard| heard.as_ref().map_or(0, |heard| heard.sent)).collect();
+        let echoes =
+            self.others.iter().map(|heard| heard.as_ref().map_or(0, |heard| heard.sent)).collect();
         let ages = self.heard_at.iter().map(|at| now.saturating_sub(*at)).collect();
         let service = |own: &Own| Service { term: own.term, serves: own.serves, links: own.links };
         let services = self.services.iter().map(service).collect();
-        Some(Beat { sent: now, echoes, ages, connected: self.connected(now), services, is_leaving: self.is_leaving })
+        Some(Beat {
+            sent: now,
+            echoes,
+            ages,
+            connected: self.connected(now),
+            services,
+            is_leaving: self.is_leaving,
+        })
     }
 
     /// The time of the next turn.
@@ -326,9 +367,13 @@ mod tests {
 
     impl Hosts {
         fn new(count: u16) -> Hosts {
-            let offsets: Vec<u64> = (0..u64::from(count)).map(|host| 10_000 * (host * 7 % 5 + 1)).collect();
-            let quorums =
-                (0..count).map(|host| Quorum::new(host, count, SWITCHES, PATIENCE, offsets[usize::from(host)])).collect();
+            let offsets: Vec<u64> =
+                (0..u64::from(count)).map(|host| 10_000 * (host * 7 % 5 + 1)).collect();
+            let quorums = (0..count)
+                .map(|host| {
+                    Quorum::new(host, count, SWITCHES, PATIENCE, offsets[usize::from(host)])
+                })
+                .collect();
             Hosts { quorums, offsets, cut: Vec::new(), stopped: Vec::new(), late: Vec::new() }
         }
 
@@ -374,7 +419,9 @@ mod tests {
         }
 
         fn serving_switch(&self, switch: u16) -> Vec<usize> {
-            (0..self.quorums.len()).filter(|at| self.quorums[*at].serves(switch) && !self.stopped.contains(at)).collect()
+            (0..self.quorums.len())
+                .filter(|at| self.quorums[*at].serves(switch) && !self.stopped.contains(at))
+                .collect()
         }
     }
 
@@ -397,7 +444,14 @@ mod tests {
         let now = 1000 + hosts.offsets[0];
         for (term, echo) in [(u32::MAX, now), (1 << 20, now), (1, now + 1), (1, u64::MAX)] {
             let services = vec![Service { term, serves: false, links: 0 }; SWITCHES.into()];
-            let beat = Beat { sent: 1, echoes: vec![echo; 3], ages: vec![0; 3], connected: 7, services, is_leaving: false };
+            let beat = Beat {
+                sent: 1,
+                echoes: vec![echo; 3],
+                ages: vec![0; 3],
+                connected: 7,
+                services,
+                is_leaving: false,
+            };
             assert_eq!(hosts.quorums[0].handle_beat(1, &beat, now), []);
         }
         hosts.run(1000, 1100);
@@ -472,7 +526,9 @@ mod tests {
     /// another begins. Beats that were under way arrive much later and deceive no host.
     #[test]
     fn who_is_cut_off_stops_in_time() {
-        for cut in [vec![(0, 1), (0, 2)], vec![(1, 0), (2, 0)], vec![(0, 1), (0, 2), (1, 0), (2, 0)]] {
+        for cut in
+            [vec![(0, 1), (0, 2)], vec![(1, 0), (2, 0)], vec![(0, 1), (0, 2), (1, 0), (2, 0)]]
+        {
             let mut hosts = Hosts::new(3);
             hosts.give(0, 1, &[0, 1, 2]);
             hosts.run(0, 1000);
@@ -551,7 +607,8 @@ mod tests {
         hosts.give(1, 2, &[1, 2]);
         hosts.run(1000, 1000 + PATIENCE / 2);
         let now = 1000 + PATIENCE / 2 + hosts.offsets[2];
-        let known: Vec<u32> = hosts.quorums[2].take_news().map(Iterator::collect).unwrap_or_default();
+        let known: Vec<u32> =
+            hosts.quorums[2].take_news().map(Iterator::collect).unwrap_or_default();
         assert_eq!((known, hosts.quorums[2].take_news().is_some()), (vec![2, 0], false));
         hosts.quorums[2] = Quorum::new(2, 3, SWITCHES, PATIENCE, now);
         hosts.quorums[2].remember(0, 2);
@@ -606,9 +663,11 @@ mod tests {
             let count = 2 + chance.below(4) as usize;
             // Thousandths of its second that a host's clock counts in a true one.
             let rates: Vec<u64> = (0..count).map(|_| 975 + chance.below(51)).collect();
-            let own = |at: usize, now: u64| 1_000_000 * (at as u64 * 7 % 5 + 1) + now * rates[at] / 1000;
-            let mut quorums: Vec<Quorum> =
-                (0..count).map(|at| Quorum::new(at as u16, count as u16, 1, PATIENCE, own(at, 0))).collect();
+            let own =
+                |at: usize, now: u64| 1_000_000 * (at as u64 * 7 % 5 + 1) + now * rates[at] / 1000;
+            let mut quorums: Vec<Quorum> = (0..count)
+                .map(|at| Quorum::new(at as u16, count as u16, 1, PATIENCE, own(at, 0)))
+                .collect();
             let (mut cut, mut stopped_until) = (vec![vec![false; count]; count], vec![0; count]);
             // Arrival time, sender, receiver.
             let mut flying: Vec<(u64, usize, usize, Beat)> = Vec::new();
@@ -624,7 +683,10 @@ mod tests {
                     cut.iter_mut().flatten().for_each(|cut| *cut = false);
                 } else {
                     if chance.below(60) == 0 {
-                        let (from, to) = (chance.below(count as u64) as usize, chance.below(count as u64) as usize);
+                        let (from, to) = (
+                            chance.below(count as u64) as usize,
+                            chance.below(count as u64) as usize,
+                        );
                         cut[from][to] = !cut[from][to];
                     }
                     if chance.below(150) == 0 {
@@ -637,7 +699,8 @@ mod tests {
                         let at = chance.below(count as u64) as usize;
                         let pause = chance.below(PATIENCE / 2);
                         stopped_until[at] = stopped_until[at].max(now + pause);
-                        quorums[at] = Quorum::new(at as u16, count as u16, 1, PATIENCE, own(at, now + pause));
+                        quorums[at] =
+                            Quorum::new(at as u16, count as u16, 1, PATIENCE, own(at, now + pause));
                         lives[at] += 1;
                         flying.retain(|(_, _, to, _)| *to != at);
                     }
@@ -658,31 +721,47 @@ mod tests {
                         continue;
                     }
                     let own = own(at, now);
-                    for (_, _, to, term) in told.extract_if(.., |(due, host, ..)| *host == at && *due <= now).collect::<Vec<_>>()
+                    for (_, _, to, term) in told
+                        .extract_if(.., |(due, host, ..)| *host == at && *due <= now)
+                        .collect::<Vec<_>>()
                     {
                         quorums[at].handle_term(0, to == (at, lives[at]), term);
                     }
-                    for (_, from, _, beat) in
-                        flying.extract_if(.., |(due, _, to, _)| *to == at && *due <= now).collect::<Vec<_>>()
+                    for (_, from, _, beat) in flying
+                        .extract_if(.., |(due, _, to, _)| *to == at && *due <= now)
+                        .collect::<Vec<_>>()
                     {
                         quorums[at].handle_beat(from as u16, &beat, own);
                     }
                     let changes = quorums[at].turn(own);
-                    passed += changes.iter().filter(|change| matches!(change, Change::Begin(..))).count();
+                    passed +=
+                        changes.iter().filter(|change| matches!(change, Change::Begin(..))).count();
                     let Some(beat) = quorums[at].poll_beat(own) else { continue };
                     for to in (0..count).filter(|to| *to != at) {
                         let is_lost = cut[at][to] || !is_calm && chance.below(10) == 0;
                         // Beats arrive in order, as in the channel.
-                        let behind =
-                            flying.iter().filter(|(_, from, other, _)| (*from, *other) == (at, to)).map(|(due, ..)| *due).max();
-                        let delay = if is_calm || chance.below(8) > 0 { 5 } else { chance.below(PATIENCE) };
+                        let behind = flying
+                            .iter()
+                            .filter(|(_, from, other, _)| (*from, *other) == (at, to))
+                            .map(|(due, ..)| *due)
+                            .max();
+                        let delay =
+                            if is_calm || chance.below(8) > 0 { 5 } else { chance.below(PATIENCE) };
                         if !is_lost {
-                            flying.push(((now + delay).max(behind.unwrap_or(0)), at, to, beat.clone()));
+                            flying.push((
+                                (now + delay).max(behind.unwrap_or(0)),
+                                at,
+                                to,
+                                beat.clone(),
+                            ));
                         }
                     }
                 }
-                let serve =
-                    |at: &usize| stopped_until[*at] <= now && quorums[*at].serves(0) && quorums[*at].may_serve_at(own(*at, now));
+                let serve = |at: &usize| {
+                    stopped_until[*at] <= now
+                        && quorums[*at].serves(0)
+                        && quorums[*at].may_serve_at(own(*at, now))
+                };
                 let serving: Vec<usize> = (0..count).filter(serve).collect();
                 assert!(serving.len() < 2, "seed {seed}: {serving:?} serve at {now}");
                 // With two hosts, the second one alone is not enough, but both are here.
@@ -702,7 +781,10 @@ mod tests {
             let all = ((1u32 << hosts) - 1) as u16;
             assert!(is_majority(all, hosts));
             for part in 0..=all {
-                assert!(!(is_majority(part, hosts) && is_majority(all & !part, hosts)), "{hosts} hosts, {part:b}");
+                assert!(
+                    !(is_majority(part, hosts) && is_majority(all & !part, hosts)),
+                    "{hosts} hosts, {part:b}"
+                );
             }
         }
     }

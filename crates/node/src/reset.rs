@@ -15,7 +15,9 @@ use zerocopy::{FromBytes, IntoBytes};
 /// connection.
 pub fn reset(packet: &mut Packet) -> bool {
     let Some(&refused) = packet.tcp() else { return false };
-    let Some(&(mut ethernet)) = packet.bytes().first_chunk::<{ Ethernet::LEN }>() else { return false };
+    let Some(&(mut ethernet)) = packet.bytes().first_chunk::<{ Ethernet::LEN }>() else {
+        return false;
+    };
     // The answer does not get the tag that a function has put on.
     ethernet[12..].copy_from_slice(&packet.layers.ethertype.to_be_bytes());
     let ends = match (packet.ipv4(), packet.ipv6()) {
@@ -43,14 +45,25 @@ pub fn reset(packet: &mut Packet) -> bool {
 ///
 /// # Errors
 /// Gives the empty packet back for a segment that is damaged, and for a fragment.
-pub(crate) fn reset_ahead(refused: &Packet, key: &FlowKey, expected: Option<u32>, mut empty: Packet) -> Result<Packet, Packet> {
-    let (Some(segment), Some(&(mut ethernet))) = (refused.tcp(), refused.bytes().first_chunk::<{ Ethernet::LEN }>()) else {
+pub(crate) fn reset_ahead(
+    refused: &Packet,
+    key: &FlowKey,
+    expected: Option<u32>,
+    mut empty: Packet,
+) -> Result<Packet, Packet> {
+    let (Some(segment), Some(&(mut ethernet))) =
+        (refused.tcp(), refused.bytes().first_chunk::<{ Ethernet::LEN }>())
+    else {
         return Err(empty);
     };
     ethernet[12..].copy_from_slice(&refused.layers.ethertype.to_be_bytes());
     let ends = match (ip_addr(&key.source), ip_addr(&key.destination)) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => Ends::V4(source.octets(), destination.octets()),
-        (IpAddr::V6(source), IpAddr::V6(destination)) => Ends::V6(source.octets(), destination.octets()),
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            Ends::V4(source.octets(), destination.octets())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            Ends::V6(source.octets(), destination.octets())
+        }
         _ => return Err(empty),
     };
     if refused.is_intact() != Some(true) {
@@ -67,7 +80,9 @@ pub(crate) fn reset_ahead(refused: &Packet, key: &FlowKey, expected: Option<u32>
         ..build::Tcp::new(source, destination, tcp_flags::RST | segment.flags & tcp_flags::ACK)
     };
     empty.clear();
-    let is_made = empty.extend_back(frame_len(&ends)).is_some_and(|frame| write(frame, &ethernet, &reset, &ends));
+    let is_made = empty
+        .extend_back(frame_len(&ends))
+        .is_some_and(|frame| write(frame, &ethernet, &reset, &ends));
     empty.meta = refused.meta;
     if is_made && empty.parse().is_ok() { Ok(empty) } else { Err(empty) }
 }
@@ -75,7 +90,9 @@ pub(crate) fn reset_ahead(refused: &Packet, key: &FlowKey, expected: Option<u32>
 /// Raises a refused segment's acknowledgement to what its sender has asked for since. An
 /// old segment is answered as the latest would be, with a reset that its sender believes.
 pub(crate) fn acknowledge(refused: &mut Packet, asked_for: u32) {
-    let Some((flags, before)) = refused.tcp().map(|tcp| (tcp.flags, tcp.acknowledgement)) else { return };
+    let Some((flags, before)) = refused.tcp().map(|tcp| (tcp.flags, tcp.acknowledgement)) else {
+        return;
+    };
     if flags & tcp_flags::ACK == 0 || !after(asked_for, before.get()) {
         return;
     }
@@ -90,12 +107,21 @@ fn frame_len(ends: &Ends) -> usize {
     Ethernet::LEN + ip + build::Tcp::LEN
 }
 
-fn write(frame: &mut [u8], ethernet: &[u8; Ethernet::LEN], segment: &build::Tcp<'_>, ends: &Ends) -> bool {
+fn write(
+    frame: &mut [u8],
+    ethernet: &[u8; Ethernet::LEN],
+    segment: &build::Tcp<'_>,
+    ends: &Ends,
+) -> bool {
     let l4 = frame.len() - build::Tcp::LEN;
     frame[..Ethernet::LEN].copy_from_slice(ethernet);
     let written = segment.write(&mut frame[l4..], ends).and_then(|()| match *ends {
-        Ends::V4(source, destination) => build::Ipv4::new(source, destination, proto::TCP).write(&mut frame[Ethernet::LEN..]),
-        Ends::V6(source, destination) => build::Ipv6::new(source, destination, proto::TCP).write(&mut frame[Ethernet::LEN..]),
+        Ends::V4(source, destination) => {
+            build::Ipv4::new(source, destination, proto::TCP).write(&mut frame[Ethernet::LEN..])
+        }
+        Ends::V6(source, destination) => {
+            build::Ipv6::new(source, destination, proto::TCP).write(&mut frame[Ethernet::LEN..])
+        }
     });
     written.is_ok()
 }
@@ -110,9 +136,17 @@ fn answer_to(refused: &Tcp, len: usize) -> build::Tcp<'static> {
         return build::Tcp { sequence, ..build::Tcp::new(source, destination, tcp_flags::RST) };
     }
     let header = usize::from(refused.data_offset >> 4) * 4;
-    let controls = u32::from(refused.flags & tcp_flags::SYN != 0) + u32::from(refused.flags & tcp_flags::FIN != 0);
-    let behind = refused.sequence.get().wrapping_add(len.saturating_sub(header) as u32).wrapping_add(controls);
-    build::Tcp { acknowledgement: behind, ..build::Tcp::new(source, destination, tcp_flags::RST | tcp_flags::ACK) }
+    let controls = u32::from(refused.flags & tcp_flags::SYN != 0)
+        + u32::from(refused.flags & tcp_flags::FIN != 0);
+    let behind = refused
+        .sequence
+        .get()
+        .wrapping_add(len.saturating_sub(header) as u32)
+        .wrapping_add(controls);
+    build::Tcp {
+        acknowledgement: behind,
+        ..build::Tcp::new(source, destination, tcp_flags::RST | tcp_flags::ACK)
+    }
 }
 
 #[cfg(test)]
@@ -125,7 +159,13 @@ mod tests {
     const SIX: Ends = Ends::V6([7; 16], [8; 16]);
 
     /// A frame with these bytes of data between the ends.
-    fn frame(pool: &mut MemoryPool, segment: build::Tcp<'_>, data: usize, ends: &Ends, break_it: impl Fn(&mut [u8])) -> Packet {
+    fn frame(
+        pool: &mut MemoryPool,
+        segment: build::Tcp<'_>,
+        data: usize,
+        ends: &Ends,
+        break_it: impl Fn(&mut [u8]),
+    ) -> Packet {
         let mut packet = pool.take().expect("a buffer");
         packet.clear();
         let ip = if let Ends::V4(..) = ends { 20 } else { 40 };
@@ -149,7 +189,12 @@ mod tests {
     }
 
     /// The reset that a frame becomes.
-    fn answered(segment: build::Tcp<'_>, data: usize, ends: &Ends, break_it: impl Fn(&mut [u8])) -> Option<Tcp> {
+    fn answered(
+        segment: build::Tcp<'_>,
+        data: usize,
+        ends: &Ends,
+        break_it: impl Fn(&mut [u8]),
+    ) -> Option<Tcp> {
         let mut pool = MemoryPool::new(1);
         let mut packet = frame(&mut pool, segment, data, ends, break_it);
         let len = packet.len();
@@ -160,8 +205,12 @@ mod tests {
         packet.parse().expect("a reset is well formed");
         let tcp = *packet.tcp().expect("a reset is TCP");
         let is_turned = match *ends {
-            Ends::V4(from, to) => packet.ipv4().is_some_and(|ip| (ip.source, ip.destination) == (to, from)),
-            Ends::V6(from, to) => packet.ipv6().is_some_and(|ip| (ip.source, ip.destination) == (to, from)),
+            Ends::V4(from, to) => {
+                packet.ipv4().is_some_and(|ip| (ip.source, ip.destination) == (to, from))
+            }
+            Ends::V6(from, to) => {
+                packet.ipv6().is_some_and(|ip| (ip.source, ip.destination) == (to, from))
+            }
         };
         assert!(is_turned && packet.is_intact() == Some(true) && packet.l4().len() == 20);
         Some(tcp)
@@ -169,14 +218,24 @@ mod tests {
 
     fn numbers(tcp: Option<Tcp>) -> (u16, u16, u8, u32, u32) {
         let tcp = tcp.expect("a reset");
-        (tcp.source.get(), tcp.destination.get(), tcp.flags, tcp.sequence.get(), tcp.acknowledgement.get())
+        (
+            tcp.source.get(),
+            tcp.destination.get(),
+            tcp.flags,
+            tcp.sequence.get(),
+            tcp.acknowledgement.get(),
+        )
     }
 
     #[test]
     fn its_sequence_number_is_what_the_sender_expects() {
         use tcp_flags::{ACK, FIN, RST, SYN};
         for ends in [FOUR, SIX] {
-            let segment = |flags| build::Tcp { sequence: u32::MAX, acknowledgement: 77, ..build::Tcp::new(5, 22, flags) };
+            let segment = |flags| build::Tcp {
+                sequence: u32::MAX,
+                acknowledgement: 77,
+                ..build::Tcp::new(5, 22, flags)
+            };
             let answer = |flags, data| numbers(answered(segment(flags), data, &ends, |_| ()));
             assert_eq!(answer(SYN, 0), (22, 5, RST | ACK, 0, 0));
             assert_eq!(answer(SYN | FIN, 9), (22, 5, RST | ACK, 0, 10));
@@ -184,7 +243,11 @@ mod tests {
             assert_eq!(answer(ACK, 9), (22, 5, RST, 77, 0));
             assert_eq!(answer(SYN | ACK, 0), (22, 5, RST, 77, 0));
             let options = build::Tcp { options: &[1; 12], ..segment(SYN) };
-            assert_eq!(numbers(answered(options, 3, &ends, |_| ())), (22, 5, RST | ACK, 0, 3), "options are no data");
+            assert_eq!(
+                numbers(answered(options, 3, &ends, |_| ())),
+                (22, 5, RST | ACK, 0, 3),
+                "options are no data"
+            );
         }
     }
 
@@ -193,8 +256,11 @@ mod tests {
     #[test]
     fn the_receiver_gets_a_reset_where_it_expects_the_segment() {
         use tcp_flags::{ACK, FIN, PSH, RST, SYN};
-        const V4_OF: fn([u8; 4]) -> [u8; 16] = |address| std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets();
-        for (ends, from, to) in [(FOUR, V4_OF([10, 0, 0, 7]), V4_OF([10, 0, 0, 8])), (SIX, [5; 16], [6; 16])] {
+        const V4_OF: fn([u8; 4]) -> [u8; 16] =
+            |address| std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets();
+        for (ends, from, to) in
+            [(FOUR, V4_OF([10, 0, 0, 7]), V4_OF([10, 0, 0, 8])), (SIX, [5; 16], [6; 16])]
+        {
             let key = FlowKey {
                 source: from,
                 destination: to,
@@ -205,8 +271,13 @@ mod tests {
             };
             let ahead_of = |expected, flags, data, broken: bool| {
                 let mut pool = MemoryPool::new(2);
-                let segment = build::Tcp { sequence: u32::MAX, acknowledgement: 77, ..build::Tcp::new(5, 22, flags) };
-                let refused = frame(&mut pool, segment, data, &ends, |frame| frame[50] ^= u8::from(broken));
+                let segment = build::Tcp {
+                    sequence: u32::MAX,
+                    acknowledgement: 77,
+                    ..build::Tcp::new(5, 22, flags)
+                };
+                let refused =
+                    frame(&mut pool, segment, data, &ends, |frame| frame[50] ^= u8::from(broken));
                 let empty = pool.take().expect("a buffer");
                 let reset = reset_ahead(&refused, &key, expected, empty).ok()?;
                 assert!(reset.is_intact() == Some(true) && reset.l4().len() == 20);
@@ -216,12 +287,20 @@ mod tests {
             let ahead = |flags, data, broken| ahead_of(None, flags, data, broken);
             let again = |expected| numbers(ahead_of(Some(expected), ACK, 9, false));
             assert_eq!(again(3), (50, 220, RST | ACK, 3, 77), "what was sent again has come");
-            assert_eq!(again(u32::MAX - 1), (50, 220, RST | ACK, u32::MAX, 77), "it is not known to have come");
+            assert_eq!(
+                again(u32::MAX - 1),
+                (50, 220, RST | ACK, u32::MAX, 77),
+                "it is not known to have come"
+            );
             assert_eq!(numbers(ahead(ACK | PSH, 9, false)), (50, 220, RST | ACK, u32::MAX, 77));
             assert_eq!(numbers(ahead(FIN | ACK, 0, false)), (50, 220, RST | ACK, u32::MAX, 77));
             assert_eq!(numbers(ahead(SYN | ACK, 0, false)), (50, 220, RST | ACK, 0, 77));
             assert_eq!(numbers(ahead(SYN, 0, false)), (50, 220, RST, 0, 77));
-            assert_eq!(numbers(ahead(RST, 0, false)), (50, 220, RST, u32::MAX, 77), "a reset that was refused goes on");
+            assert_eq!(
+                numbers(ahead(RST, 0, false)),
+                (50, 220, RST, u32::MAX, 77),
+                "a reset that was refused goes on"
+            );
             assert!(ahead(ACK, 9, true).is_none(), "it is damaged");
         }
     }
@@ -234,15 +313,24 @@ mod tests {
         for ends in [FOUR, SIX] {
             let answered = |flags, asked_for, broken: bool| {
                 let mut pool = MemoryPool::new(1);
-                let segment = build::Tcp { sequence: 5, acknowledgement: u32::MAX, ..build::Tcp::new(5, 22, flags) };
-                let mut packet = frame(&mut pool, segment, 9, &ends, |frame| frame[50] ^= u8::from(broken));
+                let segment = build::Tcp {
+                    sequence: 5,
+                    acknowledgement: u32::MAX,
+                    ..build::Tcp::new(5, 22, flags)
+                };
+                let mut packet =
+                    frame(&mut pool, segment, 9, &ends, |frame| frame[50] ^= u8::from(broken));
                 acknowledge(&mut packet, asked_for);
                 let is_answered = reset(&mut packet);
                 packet.parse().expect("it is well formed");
                 is_answered.then(|| numbers(packet.tcp().copied()))
             };
             assert_eq!(answered(ACK, 3, false), Some((22, 5, RST, 3, 0)));
-            assert_eq!(answered(ACK, u32::MAX - 1, false), Some((22, 5, RST, u32::MAX, 0)), "it has heard of more");
+            assert_eq!(
+                answered(ACK, u32::MAX - 1, false),
+                Some((22, 5, RST, u32::MAX, 0)),
+                "it has heard of more"
+            );
             assert_eq!(answered(SYN, 3, false), Some((22, 5, RST | ACK, 0, 15)));
             assert_eq!(answered(ACK, 3, true), None);
         }
@@ -254,6 +342,9 @@ mod tests {
         assert!(answered(build::Tcp::new(5, 22, RST), 0, &FOUR, |_| ()).is_none());
         assert!(answered(build::Tcp::new(5, 22, RST | ACK), 0, &SIX, |_| ()).is_none());
         assert!(answered(build::Tcp::new(5, 22, SYN), 0, &FOUR, |frame| frame[50] ^= 1).is_none());
-        assert!(answered(build::Tcp::new(5, 22, SYN), 4, &FOUR, |frame| frame[20] |= 0x20).is_none(), "more fragments");
+        assert!(
+            answered(build::Tcp::new(5, 22, SYN), 4, &FOUR, |frame| frame[20] |= 0x20).is_none(),
+            "more fragments"
+        );
     }
 }

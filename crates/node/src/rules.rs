@@ -73,7 +73,10 @@ impl RuleSet {
 
     /// The rules whose chains are meant, as the same version.
     pub fn of_chains(&self, is_meant: impl Fn(u16) -> bool) -> RuleSet {
-        RuleSet { version: self.version, rules: self.rules.iter().filter(|rule| is_meant(rule.chain)).cloned().collect() }
+        RuleSet {
+            version: self.version,
+            rules: self.rules.iter().filter(|rule| is_meant(rule.chain)).cloned().collect(),
+        }
     }
 
     /// The set as messages of at most `limit` bytes each.
@@ -96,7 +99,8 @@ impl RuleSet {
             }
         }
         let (version, count) = (self.version, parts.len() as u16);
-        let message = |(part, rules)| Control::Rules { version, part: part as u16, parts: count, rules };
+        let message =
+            |(part, rules)| Control::Rules { version, part: part as u16, parts: count, rules };
         parts.into_iter().enumerate().map(message).collect()
     }
 
@@ -107,7 +111,10 @@ impl RuleSet {
             message.encode(&mut record);
             record
         };
-        RuleRecords { version: self.version, records: self.messages(limit).iter().map(encode).collect() }
+        RuleRecords {
+            version: self.version,
+            records: self.messages(limit).iter().map(encode).collect(),
+        }
     }
 }
 
@@ -166,7 +173,8 @@ impl Coming {
             self.least = Some(specificity);
             self.rules.push(rule);
         } else {
-            let at = self.rules.partition_point(|known| known.selector.specificity() >= specificity);
+            let at =
+                self.rules.partition_point(|known| known.selector.specificity() >= specificity);
             self.rules.insert(at, rule);
         }
     }
@@ -196,12 +204,20 @@ impl Assembly {
     /// # Errors
     /// [`DropReason::Malformed`] for a part that no set has at this place; the parts so
     /// far are forgotten.
-    pub fn take(&mut self, version: u64, part: u16, parts: u16, rules: Vec<Rule>) -> Result<Option<RuleSet>, DropReason> {
+    pub fn take(
+        &mut self,
+        version: u64,
+        part: u16,
+        parts: u16,
+        rules: Vec<Rule>,
+    ) -> Result<Option<RuleSet>, DropReason> {
         if part == 0 {
             self.begin(Coming { version, parts, ..Coming::default() });
         }
         let coming = &mut self.coming;
-        let belongs = version != 0 && (version, part, parts) == (coming.version, coming.next, coming.parts) && part < parts;
+        let belongs = version != 0
+            && (version, part, parts) == (coming.version, coming.next, coming.parts)
+            && part < parts;
         if !belongs || coming.rules.len() + rules.len() > MAX_RULES {
             self.begin(Coming::default());
             return Err(DropReason::Malformed);

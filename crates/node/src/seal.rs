@@ -115,7 +115,13 @@ pub struct HostSeal {
 /// The keys under which a host seals in one life, one from each of the cluster's.
 fn openers(roots: &Roots, cluster: u32, host: u16, incarnation: u32, life: u64) -> Vec<Opener> {
     let (cluster, host) = (cluster.to_be_bytes(), host.to_be_bytes());
-    roots.derive(&[b"holdfast seal 1", &cluster, &host, &incarnation.to_be_bytes(), &life.to_be_bytes()])
+    roots.derive(&[
+        b"holdfast seal 1",
+        &cluster,
+        &host,
+        &incarnation.to_be_bytes(),
+        &life.to_be_bytes(),
+    ])
 }
 
 /// True for a packet that claims to be sealed. Only its first bytes are looked at.
@@ -132,11 +138,18 @@ impl HostSeal {
     pub fn new(config: SealConfig, ring: &KeyRing) -> HostSeal {
         let roots = Roots::new(ring);
         let own = HostSeal::own(&config, &roots);
-        HostSeal { config, roots, own, counter: 0, senders: (0..config.hosts).map(|_| None).collect() }
+        HostSeal {
+            config,
+            roots,
+            own,
+            counter: 0,
+            senders: (0..config.hosts).map(|_| None).collect(),
+        }
     }
 
     fn own(config: &SealConfig, roots: &Roots) -> Opener {
-        let mut own = openers(roots, config.cluster, config.host, config.incarnation, config.life.get());
+        let mut own =
+            openers(roots, config.cluster, config.host, config.incarnation, config.life.get());
         // The current key is the first, and a ring has at least one.
         own.swap_remove(0)
     }
@@ -146,7 +159,9 @@ impl HostSeal {
         let HostSeal { config, roots, own, senders, .. } = self;
         *roots = Roots::new(ring);
         *own = HostSeal::own(config, roots);
-        for (host, sender) in (0..).zip(senders).filter_map(|(host, sender)| Some((host, sender.as_mut()?))) {
+        for (host, sender) in
+            (0..).zip(senders).filter_map(|(host, sender)| Some((host, sender.as_mut()?)))
+        {
             sender.openers = openers(roots, config.cluster, host, sender.incarnation, sender.life);
         }
     }
@@ -158,7 +173,13 @@ impl HostSeal {
 
     /// Takes another host's announcement, addressed to this incarnation: its life, and
     /// how many packets it had sealed by then.
-    pub fn handle_announced(&mut self, host: u16, incarnation: u32, (life, counter): (u64, u64), now: u64) {
+    pub fn handle_announced(
+        &mut self,
+        host: u16,
+        incarnation: u32,
+        (life, counter): (u64, u64),
+        now: u64,
+    ) {
         let HostSeal { config, roots, senders, .. } = self;
         if host == config.host {
             return;
@@ -227,8 +248,12 @@ impl HostSeal {
         }
         let (head, body) = frame.split_at_mut(BODY);
         let (associated, tag) = head.split_at(ASSOCIATED_LEN);
-        let header = Header::read_from_bytes(&associated[MACS_LEN..]).map_err(|_| DropReason::Truncated)?;
-        if header.ethertype.get() != ETHERTYPE_FABRIC || header.magic.get() != MAGIC || header.version != VERSION {
+        let header =
+            Header::read_from_bytes(&associated[MACS_LEN..]).map_err(|_| DropReason::Truncated)?;
+        if header.ethertype.get() != ETHERTYPE_FABRIC
+            || header.magic.get() != MAGIC
+            || header.version != VERSION
+        {
             return Err(DropReason::Malformed);
         }
         if header.cluster.get() != self.config.cluster {
@@ -244,7 +269,11 @@ impl HostSeal {
             let is_later = after(header.incarnation.get(), sender.incarnation);
             return Err(if is_later { DropReason::Unannounced } else { DropReason::OldLife });
         }
-        let opener = sender.openers.iter().find(|opener| opener.number() == header.key).ok_or(DropReason::UnknownKey)?;
+        let opener = sender
+            .openers
+            .iter()
+            .find(|opener| opener.number() == header.key)
+            .ok_or(DropReason::UnknownKey)?;
         let counter = header.counter.get();
         let is_fresh = sender.replays.is_fresh(counter) || is_planted(Fault::OpensTwice);
         if counter <= sender.floor || !is_fresh {

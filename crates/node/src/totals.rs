@@ -41,10 +41,9 @@ pub(crate) struct Telling {
 impl Telling {
     /// Statistics with so many numbers each, none told yet.
     pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> Telling {
-        let chunks = sizes
-            .into_iter()
-            .enumerate()
-            .flat_map(|(statistic, size)| (0..size).step_by(CHUNK).map(move |first| Chunk { statistic, first, told: None }));
+        let chunks = sizes.into_iter().enumerate().flat_map(|(statistic, size)| {
+            (0..size).step_by(CHUNK).map(move |first| Chunk { statistic, first, told: None })
+        });
         Telling { chunks: chunks.collect(), next: 0, again_at: 0 }
     }
 
@@ -71,7 +70,8 @@ impl Telling {
                 news = (told.as_deref() != Some(numbers)).then(|| numbers.to_vec());
             });
             let Some(values) = news else { continue };
-            let message = Control::Totals { statistic: *statistic as u32, first: *first as u32, values };
+            let message =
+                Control::Totals { statistic: *statistic as u32, first: *first as u32, values };
             if said == MOST || !send(&message) {
                 self.next = at;
                 return;
@@ -138,7 +138,10 @@ mod tests {
         };
         let first = told(&numbers, 1);
         assert_eq!((first.len(), &first[0]), (MOST, &(0, 0, vec![0; 3])));
-        assert_eq!((0..9).map(|_| told(&numbers, 2).len()).collect::<Vec<_>>(), [MOST, 9, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            (0..9).map(|_| told(&numbers, 2).len()).collect::<Vec<_>>(),
+            [MOST, 9, 0, 0, 0, 0, 0, 0, 0]
+        );
         (numbers[1][2], numbers[1][70]) = (2, 1);
         let changed = told(&numbers, 3);
         let of = |at: usize| (changed[at].0, changed[at].1, changed[at].2.iter().sum::<i64>());
@@ -162,7 +165,10 @@ mod tests {
         ] {
             totals.take(statistic, first, &values);
         }
-        assert_eq!([0, 1, 2].map(|statistic| totals.of(statistic)), [&[1, 5, 6][..], &[-1, 9], &[3]]);
+        assert_eq!(
+            [0, 1, 2].map(|statistic| totals.of(statistic)),
+            [&[1, 5, 6][..], &[-1, 9], &[3]]
+        );
         totals.take(0, 3, &[0; MOST_NUMBERS]);
         assert_eq!(totals.of(0).len(), 3, "no statistic has so many");
     }

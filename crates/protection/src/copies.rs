@@ -43,7 +43,9 @@ pub(crate) fn save(
     let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
     let hash = flows.hash(&theirs.key);
     let slot = match flows.find(&theirs.key, hash) {
-        None => flows.insert(theirs.key, hash, Event::Copy).map_err(|_| DropReason::FlowTableFull)?,
+        None => {
+            flows.insert(theirs.key, hash, Event::Copy).map_err(|_| DropReason::FlowTableFull)?
+        }
         Some(found) if found.is_reply => return Err(DropReason::FlowTableFull),
         Some(found) => {
             let ours = flows.header(found.slot);
@@ -55,7 +57,12 @@ pub(crate) fn save(
             let life = ours.life();
             let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
             if is_ours || life == Life::Departed || life == Life::Claiming && holder != from {
-                *demoted = Some(Demoted { slot: found.slot, key: theirs.key, holder, epoch: theirs.epoch.before() });
+                *demoted = Some(Demoted {
+                    slot: found.slot,
+                    key: theirs.key,
+                    holder,
+                    epoch: theirs.epoch.before(),
+                });
             }
             if is_ours {
                 out.demoted.push(found.slot);
@@ -63,7 +70,8 @@ pub(crate) fn save(
             // The announced owner would bring the flow under the announced epoch. If
             // another runtime has a newer epoch, it has recovered the flow, and the flow
             // does not come here any more.
-            let comes_no_more = life == Life::Arriving && theirs.epoch != ours.epoch && holder != from;
+            let comes_no_more =
+                life == Life::Arriving && theirs.epoch != ours.epoch && holder != from;
             let comes_no_more = comes_no_more && !is_planted(Fault::AwaitsWhatComesNoMore);
             if comes_no_more || !life.may_be_copy() {
                 // A claim also ends here: a runtime that sends newer state has the route.
@@ -90,7 +98,11 @@ pub(crate) fn save(
 /// # Errors
 /// Why the delta does not apply. A copy that would be older than its owner believes is
 /// removed, so that nobody finds it later.
-pub(crate) fn patch(flows: &mut Flows, from: Peer, record: &delta::Record<'_>) -> Result<Slot, DropReason> {
+pub(crate) fn patch(
+    flows: &mut Flows,
+    from: Peer,
+    record: &delta::Record<'_>,
+) -> Result<Slot, DropReason> {
     let slot = find(flows, from, record.hash, record.epoch)?;
     let header = flows.header_mut(slot);
     if header.version != record.version {
@@ -117,7 +129,8 @@ pub(crate) fn check(flows: &mut Flows, from: Peer, check: &delta::Check) -> Resu
 
 /// The copy of a flow of `from` that has this epoch.
 fn find(flows: &Flows, from: Peer, hash: u64, epoch: Epoch) -> Result<Slot, DropReason> {
-    let slot = flows.find_hash(hash, |header| header.epoch == epoch).ok_or(DropReason::StaleEpoch)?;
+    let slot =
+        flows.find_hash(hash, |header| header.epoch == epoch).ok_or(DropReason::StaleEpoch)?;
     let header = flows.header(slot);
     let is_its = (header.peer, header.peer_incarnation) == (from.node, from.incarnation);
     let is_copy = header.life().may_be_copy() && header.flags & flag::EMPTY == 0;

@@ -54,7 +54,12 @@ fn variable(at: usize) -> u64 {
 /// Encodes the delta from `before` to `after`, two blocks of one length, in `room`.
 /// `None` if the delta would not be shorter than `limit`, or if a field has changed that
 /// only a whole block carries.
-pub(crate) fn encode<'a>(before: &[u8], after: &[u8], limit: usize, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+pub(crate) fn encode<'a>(
+    before: &[u8],
+    after: &[u8],
+    limit: usize,
+    room: &'a mut Vec<u8>,
+) -> Option<&'a [u8]> {
     let words = after.len().div_ceil(WORD);
     let map_len = words.div_ceil(8);
     // Room for every word with its mask, so that a whole word can be written whichever of
@@ -153,8 +158,13 @@ impl<'a> Change<'a> {
             let (mask, after) = rest.split_first().ok_or(DropReason::Malformed)?;
             let room = block_len.saturating_sub(at * WORD);
             // No bytes beyond the block, and none that no packet may change.
-            let is_allowed = *mask != 0 && (room >= WORD || *mask >> room == 0) && mask_of(variable(at)) & mask == *mask;
-            rest = after.get(mask.count_ones() as usize..).filter(|_| is_allowed).ok_or(DropReason::Malformed)?;
+            let is_allowed = *mask != 0
+                && (room >= WORD || *mask >> room == 0)
+                && mask_of(variable(at)) & mask == *mask;
+            rest = after
+                .get(mask.count_ones() as usize..)
+                .filter(|_| is_allowed)
+                .ok_or(DropReason::Malformed)?;
         }
         if rest.is_empty() { Ok(Change { map, words: list }) } else { Err(DropReason::Malformed) }
     }
@@ -164,7 +174,9 @@ impl<'a> Change<'a> {
         let mut rest = self.words;
         for at in changed_words(self.map) {
             let Some((&mask, after)) = rest.split_first() else { return };
-            let Some((bytes, after)) = after.split_at_checked(mask.count_ones() as usize) else { return };
+            let Some((bytes, after)) = after.split_at_checked(mask.count_ones() as usize) else {
+                return;
+            };
             rest = after;
             let mut now = 0;
             let mut left = mask;
@@ -285,7 +297,8 @@ mod tests {
 
     /// Words from a generator, the same in every run.
     fn next(seed: &mut u64) -> u64 {
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *seed =
+            seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *seed >> 29
     }
 
@@ -309,8 +322,8 @@ mod tests {
                 state[(next(&mut seed) % STATE_LEN as u64) as usize] = next(&mut seed) as u8;
             }
             state[STATE_LEN - 1] ^= u8::from(round % 5 == 0);
-            let change =
-                encode(&before, flows.block(slot), before.len(), &mut encoded).unwrap_or_else(|| panic!("round {round}"));
+            let change = encode(&before, flows.block(slot), before.len(), &mut encoded)
+                .unwrap_or_else(|| panic!("round {round}"));
             Change::read(change, copy.len()).unwrap().apply(&mut copy);
             assert!(!differ(flows.block(slot), &copy), "round {round}");
         }
@@ -325,7 +338,8 @@ mod tests {
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation, header.commit, header.parked) = (17, 3, 99, 4);
         header.flags = flag::DIRTY | flag::UNPROTECTED;
-        (header.timer_next, header.timer_before, header.timer_list, header.generation) = (1, 2, 3, 4);
+        (header.timer_next, header.timer_before, header.timer_list, header.generation) =
+            (1, 2, 3, 4);
         let mut room = Vec::new();
         assert!(!differ(&before, flows.block(slot)));
         let encoded = encode(&before, flows.block(slot), before.len(), &mut room).unwrap();
@@ -350,7 +364,10 @@ mod tests {
         }
         // Local are role, the other flags, peer and its incarnation, parked, commit,
         // timers, generation.
-        assert_eq!((same, other), ((1 + 2 + 4 + 4 + 4 + 16) * 8 + 7, block.len() * 8 - (1 + 2 + 4 + 4 + 4 + 16) * 8 - 7));
+        assert_eq!(
+            (same, other),
+            ((1 + 2 + 4 + 4 + 4 + 16) * 8 + 7, block.len() * 8 - (1 + 2 + 4 + 4 + 4 + 16) * 8 - 7)
+        );
     }
 
     /// The flow gets another epoch, or another reply key. Neither is a change by a
@@ -407,7 +424,10 @@ mod tests {
                 let mut block = before.clone();
                 change.apply(&mut block);
                 let fixed = [0..48, 56..57, 60..62, 64..104, 112..116, 168..192];
-                assert!(fixed.into_iter().all(|range| block[range.clone()] == before[range]), "byte {at} is {value}");
+                assert!(
+                    fixed.into_iter().all(|range| block[range.clone()] == before[range]),
+                    "byte {at} is {value}"
+                );
             }
         }
         assert!(refused > 1000, "only {refused} were refused");
@@ -417,7 +437,8 @@ mod tests {
     #[test]
     fn masks_are_exact() {
         for mask in 0..=255u8 {
-            let bytes: Vec<u8> = (0..8).map(|bit| if mask >> bit & 1 == 1 { 0xff } else { 0 }).collect();
+            let bytes: Vec<u8> =
+                (0..8).map(|bit| if mask >> bit & 1 == 1 { 0xff } else { 0 }).collect();
             assert_eq!(bytes_of(mask).as_bytes(), bytes);
             for shift in [0, 3, 7] {
                 let one = bytes_of(mask) & 0x0101_0101_0101_0101 << shift;

@@ -57,7 +57,9 @@ impl Fence {
     /// All incarnations that may release.
     pub fn peers(&self) -> impl Iterator<Item = Peer> + '_ {
         let nodes = self.open.iter().zip(0u16..);
-        nodes.filter_map(|(incarnation, node)| incarnation.map(|incarnation| Peer { node, incarnation }))
+        nodes.filter_map(|(incarnation, node)| {
+            incarnation.map(|incarnation| Peer { node, incarnation })
+        })
     }
 
     /// The incarnation of this node that may release, if any.

@@ -195,7 +195,14 @@ pub trait Protection: Send {
 
     /// The chain has processed a packet of this flow and lets it pass: releases it, holds
     /// it, or hands it over. `nondeterministic`: a replay could come out differently.
-    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, out: &mut Outbox);
+    fn commit(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        packet: Packet,
+        nondeterministic: bool,
+        out: &mut Outbox,
+    );
 
     /// The chain dropped a packet of this flow, with this stamp. The flow's state may
     /// have changed all the same. `nondeterministic`: see [`commit`](Protection::commit).
@@ -228,8 +235,14 @@ pub trait Protection: Send {
     ///
     /// # Errors
     /// The reason to count if the record is not acceptable.
-    fn handle_record(&mut self, flows: &mut Flows, from: Peer, kind: u8, body: &[u8], out: &mut Outbox)
-    -> Result<(), DropReason>;
+    fn handle_record(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        kind: u8,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason>;
 
     /// The key hash of the flow that a record is about. Records come by the thousand, so
     /// the caller prefetches what the hash leads to while it acts upon others.
@@ -290,7 +303,14 @@ pub trait Protection: Send {
 
     /// The flow is served by `to` now, under the epoch in its header; its epoch here was
     /// `old_epoch`. True if the flow stays here as a replica.
-    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: Epoch, out: &mut Outbox) -> bool {
+    fn departed(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        to: Peer,
+        old_epoch: Epoch,
+        out: &mut Outbox,
+    ) -> bool {
         let _ = (flows, slot, to, old_epoch, out);
         false
     }

@@ -28,9 +28,11 @@ impl<L: Holder> Links<L> {
     /// Keeps links to exactly these peers, in this order. Existing links stay, and `make`
     /// creates the missing ones. Returns the links that are not used any more.
     pub(crate) fn renew(&mut self, peers: &[Peer], mut make: impl FnMut(Peer) -> L) -> Vec<L> {
-        let mut old: Vec<Option<L>> = core::mem::take(&mut self.list).into_iter().map(Some).collect();
+        let mut old: Vec<Option<L>> =
+            core::mem::take(&mut self.list).into_iter().map(Some).collect();
         for peer in peers {
-            let known = self.at.get(peer.node).and_then(|at| old[at].take_if(|link| link.peer() == *peer));
+            let known =
+                self.at.get(peer.node).and_then(|at| old[at].take_if(|link| link.peer() == *peer));
             self.list.push(known.unwrap_or_else(|| make(*peer)));
         }
         self.at.renew(peers.iter().map(|peer| peer.node));
@@ -107,7 +109,10 @@ mod tests {
         let lost = links.renew(&[C, B, later], line);
         assert_eq!(lost.iter().map(Holder::peer).collect::<Vec<_>>(), [A]);
         assert_eq!(links.iter().map(Holder::peer).collect::<Vec<_>>(), [C, B, later]);
-        assert_eq!([A, B, C, later].map(|peer| links.position(peer)), [None, Some(1), Some(0), Some(2)]);
+        assert_eq!(
+            [A, B, C, later].map(|peer| links.position(peer)),
+            [None, Some(1), Some(0), Some(2)]
+        );
         assert_eq!((links.life(A.node), links.life(99)), (Some(later), None));
         assert_eq!(links.find(B).unwrap().numbers().last, 7);
         assert!(!links.has(A) && links.renew(&[], line).len() == 3 && !links.has(B));

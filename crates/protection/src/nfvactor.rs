@@ -54,7 +54,10 @@ use crate::links::Links;
 use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
 use crate::parting::{self, Parting};
 use crate::plan::{Plan, Release};
-use crate::{Admission, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
+use crate::{
+    Admission, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies,
+    delta, kind,
+};
 use before::Before;
 use handed::Handed;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -215,7 +218,14 @@ impl NfvActor {
             return;
         }
         let (commit, generation) = (header.commit, header.generation);
-        let latched = Latched { commit, slot, generation, packets: unsaved::packets(header), packet, is_for_holder: false };
+        let latched = Latched {
+            commit,
+            slot,
+            generation,
+            packets: unsaved::packets(header),
+            packet,
+            is_for_holder: false,
+        };
         if header.peer == 0 {
             let latched = Latched { commit: 0, ..latched };
             if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {
@@ -307,12 +317,18 @@ impl NfvActor {
         self.inbound.close(dead, |handed| {
             // The packets' state never came: it died with the owner, and so do the
             // packets.
-            out.dropped.extend(handed.packets.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
+            out.dropped
+                .extend(handed.packets.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
             handed.marks.clear();
         });
     }
 
-    fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_saved(
+        &mut self,
+        from: Peer,
+        commit: u32,
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
         if let Some(result) = self.parting.handle_saved(from, commit) {
             return result;
         }
@@ -346,7 +362,9 @@ impl NfvActor {
         // a flow that found no room goes on as without a protection.
         let is_let_go = self.unsaved.is_counted() && reason == DropReason::FlowTableFull;
         let is_its = |latched: &Latched| {
-            let is_of_flow = sent.is_some_and(|sent| (sent.slot, sent.generation) == (latched.slot, latched.generation));
+            let is_of_flow = sent.is_some_and(|sent| {
+                (sent.slot, sent.generation) == (latched.slot, latched.generation)
+            });
             (is_pinned || is_let_go) && is_of_flow
         };
         let mut kept = VecDeque::with_capacity(link.latch.len());
@@ -369,7 +387,9 @@ impl NfvActor {
         self.resync_again = true;
         let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
             let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
-            is_same && header.life().is_owned() && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
+            is_same
+                && header.life().is_owned()
+                && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
         });
         if let Some(header) = header {
             // If the flow has changed since, that delta was refused too, and its refusal
@@ -410,7 +430,8 @@ impl Detours {
     }
 
     fn of(&self, peer: Peer) -> Detour {
-        let known = self.at.get(peer.node).map(|at| self.list[at]).filter(|(known, _)| *known == peer);
+        let known =
+            self.at.get(peer.node).map(|at| self.list[at]).filter(|(known, _)| *known == peer);
         known.map_or(Detour::None, |(_, detour)| detour)
     }
 }
@@ -429,7 +450,14 @@ impl Protection for NfvActor {
     }
 
     #[inline]
-    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, _nondeterministic: bool, out: &mut Outbox) {
+    fn commit(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        packet: Packet,
+        _nondeterministic: bool,
+        out: &mut Outbox,
+    ) {
         self.note_change(flows, slot);
         if self.has_snapshots() {
             out.released_unprotected += u64::from(self.is_homeless(flows.header(slot)));
@@ -448,8 +476,10 @@ impl Protection for NfvActor {
             out.released_unprotected += u64::from(self.is_homeless(header));
             return self.pending.push((slot, packet));
         }
-        let is_sent = header.commit != 0 && header.flags & (flag::DIRTY | flag::UNPROTECTED | flag::WHOLE) == 0;
-        let (commit, holder) = (header.commit, Peer { node: header.peer, incarnation: header.peer_incarnation });
+        let is_sent = header.commit != 0
+            && header.flags & (flag::DIRTY | flag::UNPROTECTED | flag::WHOLE) == 0;
+        let (commit, holder) =
+            (header.commit, Peer { node: header.peer, incarnation: header.peer_incarnation });
         match self.links.find(holder).filter(|_| is_sent) {
             Some(link) if reached(link.numbers.saved, commit) => out.release(packet),
             Some(_) => self.pending.push((slot, packet)),
@@ -501,15 +531,25 @@ impl Protection for NfvActor {
         }
     }
 
-    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], _out: &mut Outbox) {
+    fn set_peers(
+        &mut self,
+        flows: &mut Flows,
+        peers: &[Peer],
+        leaving: &[Peer],
+        _out: &mut Outbox,
+    ) {
         let had_none = self.peers.is_empty();
         self.peers.clear();
         self.peers.extend_from_slice(peers);
-        self.next_peer =
-            if peers.is_empty() || self.is_pinned || self.has_snapshots() { 0 } else { self.next_peer % peers.len() };
+        self.next_peer = if peers.is_empty() || self.is_pinned || self.has_snapshots() {
+            0
+        } else {
+            self.next_peer % peers.len()
+        };
         let (release, detours, parting) = (self.plan.release, &self.detours, &mut self.parting);
-        let mut lost =
-            self.links.renew(peers, |peer| Link::new(peer, parting.stays(peer), Choice::new(release, detours.of(peer))));
+        let mut lost = self.links.renew(peers, |peer| {
+            Link::new(peer, parting.stays(peer), Choice::new(release, detours.of(peer)))
+        });
         self.count_filling();
         self.leaving.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
         self.parting.set(leaving, &mut lost);
@@ -541,7 +581,9 @@ impl Protection for NfvActor {
             kind::FETCH if self.has_snapshots() => self.handle_fetch(flows, from, body, out),
             kind::RESTORED if self.has_snapshots() => self.handle_restored(flows, from, body, out),
             kind::FETCHED if self.has_snapshots() => self.handle_fetched(from, body),
-            kind::DELTA | kind::CHECK | kind::PASSED if self.has_snapshots() => Err(DropReason::Malformed),
+            kind::DELTA | kind::CHECK | kind::PASSED if self.has_snapshots() => {
+                Err(DropReason::Malformed)
+            }
             kind::DELTA => self.handle_delta(flows, from, body),
             kind::CHECK => self.handle_check(flows, from, body),
             kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
@@ -604,7 +646,9 @@ impl Protection for NfvActor {
             self.forget_dead(dead);
             return;
         }
-        let is_dead = |node: u16, incarnation: u32| node == dead.node && reached(dead.incarnation, incarnation);
+        let is_dead = |node: u16, incarnation: u32| {
+            node == dead.node && reached(dead.incarnation, incarnation)
+        };
         for slot in 0..flows.reach() {
             let header = flows.header(slot);
             let is_copy = header.life().may_be_copy();
@@ -670,9 +714,13 @@ impl Protection for NfvActor {
             return true;
         }
         match release {
-            Release::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => return false,
+            Release::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => {
+                return false;
+            }
             Release::Auto | Release::Replica => {}
-            Release::AtOnce => return reached(link.numbers.saved, header.commit) && !link.holds(slot),
+            Release::AtOnce => {
+                return reached(link.numbers.saved, header.commit) && !link.holds(slot);
+            }
             _ => return reached(link.numbers.saved, header.commit),
         }
         if link.passed != 0 && reached(link.passed, header.commit) {
@@ -701,7 +749,14 @@ impl Protection for NfvActor {
         self.parting.needs_earlier(slot)
     }
 
-    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: Epoch, _out: &mut Outbox) -> bool {
+    fn departed(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        to: Peer,
+        old_epoch: Epoch,
+        _out: &mut Outbox,
+    ) -> bool {
         let header = *flows.header(slot);
         let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
         if self.links.has(to) {
@@ -739,14 +794,19 @@ impl Protection for NfvActor {
     }
 
     fn is_busy(&self) -> bool {
-        let may_resync = self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
+        let may_resync =
+            self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
         let has_records = || self.parting.is_waiting() || self.has_restoring_to_do();
-        !self.blocked && (may_resync && !self.peers.is_empty() || has_records()) || !self.pending.is_empty() || self.has_passed
+        !self.blocked && (may_resync && !self.peers.is_empty() || has_records())
+            || !self.pending.is_empty()
+            || self.has_passed
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
-        let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { self.snapshots.homeless };
-        let filling = self.resync.is_some() || self.resync_again || self.filling > 0 || self.is_late();
+        let unprotected =
+            if self.peers.is_empty() { flows.owned() as u64 } else { self.snapshots.homeless };
+        let filling =
+            self.resync.is_some() || self.resync_again || self.filling > 0 || self.is_late();
         let resynchronising = self.is_restoring() || filling && !self.peers.is_empty();
         Safety { unprotected, absent: 0, fetched: 0, resynchronising, differed: self.differed }
     }
@@ -758,11 +818,13 @@ impl Protection for NfvActor {
     }
 
     fn abandon(&mut self, out: &mut Outbox) {
-        let latched = self.links.iter_mut().flat_map(|link| link.latch.drain(..)).chain(self.leaving.drain());
+        let latched =
+            self.links.iter_mut().flat_map(|link| link.latch.drain(..)).chain(self.leaving.drain());
         let latched = latched.map(|latched| latched.packet);
         out.dropped.extend(latched.map(|packet| (packet, DropReason::ShuttingDown)));
         let handed = self.inbound.iter_mut().flat_map(|inbound| inbound.more.packets.drain(..));
         out.dropped.extend(handed.map(|packet| (packet, DropReason::ShuttingDown)));
-        out.dropped.extend(self.pending.drain(..).map(|(_, packet)| (packet, DropReason::ShuttingDown)));
+        out.dropped
+            .extend(self.pending.drain(..).map(|(_, packet)| (packet, DropReason::ShuttingDown)));
     }
 }

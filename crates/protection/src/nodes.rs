@@ -50,7 +50,10 @@ mod tests {
     #[test]
     fn a_node_is_where_it_was_put_last() {
         let mut index = NodeIndex::of([16, 19, 17].into_iter());
-        assert_eq!([15, 16, 17, 18, 19, u16::MAX].map(|node| index.get(node)), [None, Some(0), Some(2), None, Some(1), None]);
+        assert_eq!(
+            [15, 16, 17, 18, 19, u16::MAX].map(|node| index.get(node)),
+            [None, Some(0), Some(2), None, Some(1), None]
+        );
         index.set(u16::MAX, 3);
         assert_eq!(index.get(u16::MAX), Some(3));
         index.renew([17].into_iter());

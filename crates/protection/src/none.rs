@@ -22,7 +22,14 @@ impl Protection for Unprotected {
     }
 
     #[inline]
-    fn commit(&mut self, _flows: &mut Flows, _slot: Slot, packet: Packet, _nondeterministic: bool, out: &mut Outbox) {
+    fn commit(
+        &mut self,
+        _flows: &mut Flows,
+        _slot: Slot,
+        packet: Packet,
+        _nondeterministic: bool,
+        out: &mut Outbox,
+    ) {
         out.release(packet);
     }
 
@@ -32,9 +39,23 @@ impl Protection for Unprotected {
 
     fn flush(&mut self, _flows: &mut Flows, _out: &mut Outbox) {}
 
-    fn set_peers(&mut self, _flows: &mut Flows, _peers: &[Peer], _leaving: &[Peer], _out: &mut Outbox) {}
+    fn set_peers(
+        &mut self,
+        _flows: &mut Flows,
+        _peers: &[Peer],
+        _leaving: &[Peer],
+        _out: &mut Outbox,
+    ) {
+    }
 
-    fn handle_record(&mut self, _: &mut Flows, _: Peer, _: u8, _: &[u8], _: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_record(
+        &mut self,
+        _: &mut Flows,
+        _: Peer,
+        _: u8,
+        _: &[u8],
+        _: &mut Outbox,
+    ) -> Result<(), DropReason> {
         Err(DropReason::Malformed)
     }
 

@@ -35,7 +35,10 @@ pub(crate) fn only_u32(body: &[u8]) -> Result<u32, DropReason> {
 }
 
 /// Parses a record that carries a flow of this layout: number and block.
-pub(crate) fn split_block<'a>(flows: &Flows, body: &'a [u8]) -> Result<(u32, &'a [u8]), DropReason> {
+pub(crate) fn split_block<'a>(
+    flows: &Flows,
+    body: &'a [u8],
+) -> Result<(u32, &'a [u8]), DropReason> {
     let (number, rest) = split_u32(body)?;
     let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
     if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
@@ -179,7 +182,11 @@ impl<T> Default for Inbounds<T> {
 impl<T: Default> Inbounds<T> {
     fn position(&self, peer: Peer) -> Option<usize> {
         let at = self.at.get(peer.node)?;
-        if self.list[at].peer == peer { Some(at) } else { self.list.iter().position(|inbound| inbound.peer == peer) }
+        if self.list[at].peer == peer {
+            Some(at)
+        } else {
+            self.list.iter().position(|inbound| inbound.peer == peer)
+        }
     }
 
     /// Forgets the closed entries of a node.
@@ -203,7 +210,15 @@ impl<T: Default> Inbounds<T> {
                 }
                 let untold = VecDeque::new();
                 let (closed, is_busy, more) = (false, false, T::default());
-                self.list.push(Inbound { peer, saved: 0, acknowledge: false, closed, untold, is_busy, more });
+                self.list.push(Inbound {
+                    peer,
+                    saved: 0,
+                    acknowledge: false,
+                    closed,
+                    untold,
+                    is_busy,
+                    more,
+                });
                 // The latest incarnation of a node is the one that sends.
                 let known = self.at.get(peer.node).map(|at| self.list[at].peer.incarnation);
                 if known.is_none_or(|known| reached(peer.incarnation, known)) {
@@ -222,12 +237,20 @@ impl<T: Default> Inbounds<T> {
 
     /// Takes the number of a record. A living owner counts upwards, and records of a dead
     /// one are fenced. `lives`: the incarnation of that node that is known to live.
-    pub(crate) fn take(&mut self, from: Peer, number: u32, lives: Option<Peer>) -> Result<&mut Inbound<T>, DropReason> {
+    pub(crate) fn take(
+        &mut self,
+        from: Peer,
+        number: u32,
+        lives: Option<Peer>,
+    ) -> Result<&mut Inbound<T>, DropReason> {
         let is_later = |peer: Peer| {
-            peer.node == from.node && peer.incarnation != from.incarnation && reached(peer.incarnation, from.incarnation)
+            peer.node == from.node
+                && peer.incarnation != from.incarnation
+                && reached(peer.incarnation, from.incarnation)
         };
         if self.position(from).is_none() {
-            let known = self.at.get(from.node).map(|_| self.list.iter().map(|inbound| inbound.peer));
+            let known =
+                self.at.get(from.node).map(|_| self.list.iter().map(|inbound| inbound.peer));
             if known.into_iter().flatten().chain(lives).any(is_later) {
                 return Err(DropReason::Fenced);
             }
@@ -250,7 +273,8 @@ impl<T: Default> Inbounds<T> {
         // An owner that has sent nothing yet is closed too, because records may be on
         // their way.
         self.from(dead);
-        let is_dead = |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
+        let is_dead =
+            |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
         for inbound in self.list.iter_mut().filter(|inbound| is_dead(inbound.peer)) {
             inbound.closed = true;
             inbound.untold.clear();

@@ -123,7 +123,9 @@ impl Outbox {
 
     /// Records sent in this batch, in order.
     pub fn records(&self) -> impl Iterator<Item = (Record, &[u8])> + '_ {
-        self.records.iter().map(|record| (*record, &self.bytes[record.start..record.start + record.len]))
+        self.records
+            .iter()
+            .map(|record| (*record, &self.bytes[record.start..record.start + record.len]))
     }
 
     /// Forgets the records after they went to their channels.

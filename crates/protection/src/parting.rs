@@ -41,7 +41,11 @@ impl End {
     /// Returns false if the channel has no room.
     fn send(&self, numbers: &mut Sent, out: &mut Outbox) -> bool {
         let number = numbers.next();
-        let is_sent = out.send(self.holder, kind::END, &[&number.to_be_bytes(), &self.epoch.to_be_bytes(), self.key.as_bytes()]);
+        let is_sent = out.send(
+            self.holder,
+            kind::END,
+            &[&number.to_be_bytes(), &self.epoch.to_be_bytes(), self.key.as_bytes()],
+        );
         if is_sent {
             numbers.last = number;
         }
@@ -112,7 +116,8 @@ impl Parting {
     /// [`replace`](Self::replace), whether the runtime is known to be leaving or not.
     pub(crate) fn came_from(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
         if holder.node != 0 {
-            let replaced = Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
+            let replaced =
+                Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
             self.replaced.insert((slot, holder), replaced);
         }
     }
@@ -132,7 +137,9 @@ impl Parting {
 
     /// The flow is not owned here any more: removes the copies at former holders.
     pub(crate) fn gone(&mut self, slot: Slot) {
-        while let Some((&(slot, holder), _)) = self.replaced.range((slot, Peer::default())..=(slot, LAST)).next() {
+        while let Some((&(slot, holder), _)) =
+            self.replaced.range((slot, Peer::default())..=(slot, LAST)).next()
+        {
             if let Some(Replaced { epoch, key, .. }) = self.replaced.remove(&(slot, holder)) {
                 self.end(holder, epoch, key);
             }
@@ -147,7 +154,8 @@ impl Parting {
         self.end_kept(slot);
         let of_slot = (slot, Peer::default())..=(slot, LAST);
         let replaced = self.replaced.extract_if(of_slot, |_, _| true);
-        let replaced = replaced.map(|((_, holder), Replaced { epoch, key, .. })| End { holder, epoch, key });
+        let replaced =
+            replaced.map(|((_, holder), Replaced { epoch, key, .. })| End { holder, epoch, key });
         let held = (holder.node != 0 && holder != to).then_some(End { holder, epoch, key });
         let kept: Vec<End> = held.into_iter().chain(replaced).collect();
         if !kept.is_empty() {
@@ -177,15 +185,24 @@ impl Parting {
     /// former one is told.
     pub(crate) fn look(&mut self, flows: &Flows, mut is_saved: impl FnMut(&ActorHeader) -> bool) {
         for _ in 0..LOOK.min(self.replaced.len()) {
-            let next = self.replaced.range(self.next..).next().or_else(|| self.replaced.iter().next());
+            let next =
+                self.replaced.range(self.next..).next().or_else(|| self.replaced.iter().next());
             let Some((&(slot, holder), replaced)) = next else { return };
-            self.next = (slot, Peer { node: holder.node, incarnation: holder.incarnation.saturating_add(1) });
+            self.next = (
+                slot,
+                Peer { node: holder.node, incarnation: holder.incarnation.saturating_add(1) },
+            );
             let header = flows.header(slot);
-            let is_ours = header.generation == replaced.generation && header.key == replaced.key && header.life().is_owned();
+            let is_ours = header.generation == replaced.generation
+                && header.key == replaced.key
+                && header.life().is_owned();
             if is_ours {
                 // A former holder that stayed or came back, and is the flow's holder now,
                 // keeps its copy.
-                self.replaced.remove(&(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }));
+                self.replaced.remove(&(
+                    slot,
+                    Peer { node: header.peer, incarnation: header.peer_incarnation },
+                ));
             }
             if !is_ours || is_saved(header) {
                 self.gone(slot);
@@ -198,7 +215,9 @@ impl Parting {
         while let Some(end) = self.ends.front() {
             let link = links.find(end.holder).map(H::numbers);
             let mut leaving = self.leaving.iter_mut().filter(|_| !is_planted(Fault::TellsNoLeaver));
-            let numbers = link.or_else(|| leaving.find(|(peer, _)| *peer == end.holder).map(|(_, numbers)| numbers));
+            let numbers = link.or_else(|| {
+                leaving.find(|(peer, _)| *peer == end.holder).map(|(_, numbers)| numbers)
+            });
             if numbers.is_some_and(|numbers| !end.send(numbers, out)) {
                 return false;
             }
@@ -214,7 +233,11 @@ impl Parting {
 
     /// A leaving holder has processed everything up to this number. `None` if `from` is
     /// not leaving.
-    pub(crate) fn handle_saved(&mut self, from: Peer, number: u32) -> Option<Result<(), DropReason>> {
+    pub(crate) fn handle_saved(
+        &mut self,
+        from: Peer,
+        number: u32,
+    ) -> Option<Result<(), DropReason>> {
         self.numbers(from).map(|numbers| numbers.handle_saved(number))
     }
 }

@@ -31,7 +31,14 @@ pub trait Paged {
 
     /// The flow is about to be sent to `to`, to be served there under this epoch. False
     /// if that is not possible yet; the runtime asks again.
-    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: Epoch, out: &mut Outbox) -> bool;
+    fn departs(
+        &mut self,
+        flows: &Flows,
+        slot: Slot,
+        to: Peer,
+        epoch: Epoch,
+        out: &mut Outbox,
+    ) -> bool;
 
     /// True if the remainder of a sent flow is as good as any copy until the new owner is
     /// heard. If the new owner dies before, this runtime claims the flow from it.

@@ -179,7 +179,8 @@ impl Plan {
         fickle_every: None,
     };
     /// `nfvactor`, released by the replica.
-    pub const NFVACTOR: Plan = Plan::of(Flow::Replica, Shared::Partitioned, Release::Replica, Rebuild::Replica);
+    pub const NFVACTOR: Plan =
+        Plan::of(Flow::Replica, Shared::Partitioned, Release::Replica, Rebuild::Replica);
     /// `nfvactor`, released at the source.
     pub const NFVACTOR_AT_SOURCE: Plan = Plan { release: Release::Source, ..Plan::NFVACTOR };
     /// `nfvactor`, released by the one or the other.
@@ -187,11 +188,14 @@ impl Plan {
     /// `nfvactor`, released at once.
     pub const NFVACTOR_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::NFVACTOR };
     /// `nfactor`.
-    pub const NFACTOR: Plan = Plan::of(Flow::Snapshot, Shared::Partitioned, Release::AtOnce, Rebuild::Snapshots);
+    pub const NFACTOR: Plan =
+        Plan::of(Flow::Snapshot, Shared::Partitioned, Release::AtOnce, Rebuild::Snapshots);
     /// `reinforce`, with a remote standby.
-    pub const REINFORCE: Plan = Plan::of(Flow::Standby, Shared::Partitioned, Release::Standby, Rebuild::Replay);
+    pub const REINFORCE: Plan =
+        Plan::of(Flow::Standby, Shared::Partitioned, Release::Standby, Rebuild::Replay);
     /// `rescue`, released when flows are written back.
-    pub const RESCUE: Plan = Plan::of(Flow::Paged, Shared::StateServer, Release::WriteBack, Rebuild::Pages);
+    pub const RESCUE: Plan =
+        Plan::of(Flow::Paged, Shared::StateServer, Release::WriteBack, Rebuild::Pages);
     /// `rescue`, released at once.
     pub const RESCUE_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::RESCUE };
     /// `rescue`, released when flows are written back, with room for few flows' state.
@@ -216,13 +220,19 @@ impl Plan {
     /// absent and is written back without delay come a second time, with room for few
     /// flows.
     pub fn combinations() -> impl Iterator<Item = Plan> {
-        let flows = Flow::ALL.iter().flat_map(|&flow| Shared::ALL.iter().map(move |&shared| (flow, shared)));
-        let released = flows
-            .flat_map(|(flow, shared)| Release::ALL.iter().map(move |&release| Plan { flow, shared, release, ..Plan::NONE }));
-        let rebuilt = released.flat_map(|plan| Rebuild::ALL.iter().map(move |&rebuild| Plan { rebuild, ..plan }));
+        let flows = Flow::ALL
+            .iter()
+            .flat_map(|&flow| Shared::ALL.iter().map(move |&shared| (flow, shared)));
+        let released = flows.flat_map(|(flow, shared)| {
+            Release::ALL.iter().map(move |&release| Plan { flow, shared, release, ..Plan::NONE })
+        });
+        let rebuilt = released
+            .flat_map(|plan| Rebuild::ALL.iter().map(move |&rebuild| Plan { rebuild, ..plan }));
         let roomy = rebuilt.filter(|plan| plan.check(false).is_ok());
         roomy
-            .flat_map(|plan| [None, Some(FEW)].map(|resident_flows| Plan { resident_flows, ..plan }))
+            .flat_map(|plan| {
+                [None, Some(FEW)].map(|resident_flows| Plan { resident_flows, ..plan })
+            })
             .filter(|plan| plan.release == Release::WriteBack || !plan.has_absent_flows())
     }
 
@@ -366,7 +376,11 @@ struct Row {
 
 const OTHERS_TAKE_OVER: Fits<Shared> = Fits {
     these: &[Shared::Partitioned, Shared::StateServer],
-    others: &[(None, "others take these flows over, and what is left in a dead runtime's memory may be given twice", None)],
+    others: &[(
+        None,
+        "others take these flows over, and what is left in a dead runtime's memory may be given twice",
+        None,
+    )],
 };
 
 /// Which answers go together.
@@ -377,9 +391,16 @@ const ROWS: [Row; 5] = [
         shared: Fits { these: Shared::ALL, others: &[] },
         release: Fits {
             these: &[Release::AtOnce],
-            others: &[(None, "without a copy nobody says that the state is saved", Some(Flow::Replica))],
+            others: &[(
+                None,
+                "without a copy nobody says that the state is saved",
+                Some(Flow::Replica),
+            )],
         },
-        rebuild: Fits { these: &[Rebuild::Nothing], others: &[(None, "there is no copy to rebuild from", Some(Flow::Replica))] },
+        rebuild: Fits {
+            these: &[Rebuild::Nothing],
+            others: &[(None, "there is no copy to rebuild from", Some(Flow::Replica))],
+        },
     },
     Row {
         preset: "nfactor",
@@ -387,9 +408,16 @@ const ROWS: [Row; 5] = [
         shared: OTHERS_TAKE_OVER,
         release: Fits {
             these: &[Release::AtOnce],
-            others: &[(None, "a snapshot is older than what it would have to hold back", Some(Flow::Replica))],
+            others: &[(
+                None,
+                "a snapshot is older than what it would have to hold back",
+                Some(Flow::Replica),
+            )],
         },
-        rebuild: Fits { these: &[Rebuild::Snapshots], others: &[(None, "what is lost comes back from the snapshots", None)] },
+        rebuild: Fits {
+            these: &[Rebuild::Snapshots],
+            others: &[(None, "what is lost comes back from the snapshots", None)],
+        },
     },
     Row {
         preset: "nfvactor",
@@ -399,7 +427,11 @@ const ROWS: [Row; 5] = [
             these: &[Release::Replica, Release::Source, Release::Auto, Release::AtOnce],
             others: &[
                 (Some(Release::Standby), "a replica is no standby", Some(Flow::Standby)),
-                (Some(Release::WriteBack), "nothing is written back to a replica", Some(Flow::Paged)),
+                (
+                    Some(Release::WriteBack),
+                    "nothing is written back to a replica",
+                    Some(Flow::Paged),
+                ),
             ],
         },
         rebuild: Fits {
@@ -426,7 +458,11 @@ const ROWS: [Row; 5] = [
         shared: OTHERS_TAKE_OVER,
         release: Fits {
             these: &[Release::WriteBack, Release::AtOnce],
-            others: &[(None, "a packet leaves at once, or when its flow is written back", Some(Flow::Replica))],
+            others: &[(
+                None,
+                "a packet leaves at once, or when its flow is written back",
+                Some(Flow::Replica),
+            )],
         },
         rebuild: Fits {
             these: &[Rebuild::Pages],
@@ -452,8 +488,13 @@ impl<A: Answer> Fits<A> {
             return Ok(());
         }
         let is_about = |of: &Option<A>| of.is_none_or(|of| of == answer);
-        let (why, instead) = self.others.iter().find(|(of, ..)| is_about(of)).map_or(("", None), |(_, why, flow)| (*why, *flow));
-        let words: Vec<String> = self.these.iter().map(|answer| format!("`{}`", answer.word())).collect();
+        let (why, instead) = self
+            .others
+            .iter()
+            .find(|(of, ..)| is_about(of))
+            .map_or(("", None), |(_, why, flow)| (*why, *flow));
+        let words: Vec<String> =
+            self.these.iter().map(|answer| format!("`{}`", answer.word())).collect();
         let these = match words.split_last() {
             Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
             _ => words.concat(),
@@ -511,7 +552,11 @@ impl Plan {
     pub fn set(&mut self, number: &Number, value: u64) -> Result<(), Misfit> {
         let Number { key, .. } = *number;
         if let Some((why, instead)) = number.misfits(self) {
-            return Err(Misfit { key, is_key: true, message: format!("{why}: leave `{key}` out{instead}") });
+            return Err(Misfit {
+                key,
+                is_key: true,
+                message: format!("{why}: leave `{key}` out{instead}"),
+            });
         }
         if !number.range.contains(&value) {
             return Err(Misfit { key, is_key: false, message: number.range_says.to_owned() });
@@ -546,14 +591,26 @@ impl Number {
     /// Why the number has no place in a plan, and a remedy besides leaving it out.
     fn misfits(&self, plan: &Plan) -> Option<(&'static str, &'static str)> {
         let why = match (self.of, plan.flow) {
-            (Of::Snapshots, Flow::Snapshot) | (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
-            (Of::Replicas, Flow::Replica) | (Of::WriteBack, Flow::Paged) if plan.release == Release::AtOnce => return None,
+            (Of::Snapshots, Flow::Snapshot)
+            | (Of::Memory, Flow::Paged)
+            | (Of::Checkpoints, Flow::Standby) => return None,
+            (Of::Replicas, Flow::Replica) | (Of::WriteBack, Flow::Paged)
+                if plan.release == Release::AtOnce =>
+            {
+                return None;
+            }
             (Of::Rest, _) if plan.shared == Shared::StateServer => return None,
             (Of::WriteBack, Flow::Paged) => {
-                return Some(("packets wait for the write-back, so it is never put off", ", or `release: at-once`"));
+                return Some((
+                    "packets wait for the write-back, so it is never put off",
+                    ", or `release: at-once`",
+                ));
             }
             (Of::Replicas, Flow::Replica) => {
-                return Some(("no packet leaves before the replica knows of it", ", or `release: at-once`"));
+                return Some((
+                    "no packet leaves before the replica knows of it",
+                    ", or `release: at-once`",
+                ));
             }
             (Of::Checkpoints, _) if plan.has_local_standby => {
                 "a local standby shares its runtime's memory and needs neither log nor checkpoints"
@@ -640,8 +697,12 @@ mod tests {
     #[test]
     fn answers_go_together_or_it_is_said_why_not() {
         let mut fitting = Vec::new();
-        for (&flow, &shared) in Flow::ALL.iter().flat_map(|flow| Shared::ALL.iter().map(move |shared| (flow, shared))) {
-            for (&release, &rebuild) in Release::ALL.iter().flat_map(|release| Rebuild::ALL.iter().map(move |one| (release, one)))
+        for (&flow, &shared) in
+            Flow::ALL.iter().flat_map(|flow| Shared::ALL.iter().map(move |shared| (flow, shared)))
+        {
+            for (&release, &rebuild) in Release::ALL
+                .iter()
+                .flat_map(|release| Rebuild::ALL.iter().map(move |one| (release, one)))
             {
                 let plan = Plan { flow, shared, release, rebuild, ..Plan::NONE };
                 match plan.check(false) {
@@ -650,19 +711,31 @@ mod tests {
                         fitting.push(plan);
                     }
                     Err(misfit) => {
-                        let (why, instead) = misfit.message.split_once(": ").expect("a reason, and what to say instead");
-                        assert!(!why.is_empty() && instead.starts_with(&format!("`{}: ", misfit.key)), "{plan:?}: {misfit:?}");
+                        let (why, instead) = misfit
+                            .message
+                            .split_once(": ")
+                            .expect("a reason, and what to say instead");
+                        assert!(
+                            !why.is_empty() && instead.starts_with(&format!("`{}: ", misfit.key)),
+                            "{plan:?}: {misfit:?}"
+                        );
                     }
                 }
             }
         }
         assert_eq!(fitting.len(), 3 + 2 + 2 * 4 + 2 + 2 * 2);
-        let with_room: Vec<Plan> = Plan::combinations().filter(|plan| !plan.has_absent_flows()).collect();
+        let with_room: Vec<Plan> =
+            Plan::combinations().filter(|plan| !plan.has_absent_flows()).collect();
         assert_eq!(with_room, fitting);
         assert_eq!(Plan::combinations().count(), fitting.len() + 2);
         for plan in Plan::combinations() {
-            let named = Plan::ALL.iter().find(|(name, _)| *name == plan.name()).expect("a name of the list").1;
-            let what = |plan: Plan| (plan.flow, plan.release, plan.rebuild, plan.has_absent_flows());
+            let named = Plan::ALL
+                .iter()
+                .find(|(name, _)| *name == plan.name())
+                .expect("a name of the list")
+                .1;
+            let what =
+                |plan: Plan| (plan.flow, plan.release, plan.rebuild, plan.has_absent_flows());
             assert_eq!(what(named), what(plan), "two combinations have the name {}", plan.name());
         }
     }
@@ -678,7 +751,12 @@ mod tests {
         for (name, plan) in Plan::ALL {
             assert_eq!((plan.name(), plan.check(true)), (name, Ok(())));
         }
-        let message = |is_preset| Plan { release: Release::Standby, ..Plan::NFVACTOR }.check(is_preset).unwrap_err().message;
+        let message = |is_preset| {
+            Plan { release: Release::Standby, ..Plan::NFVACTOR }
+                .check(is_preset)
+                .unwrap_err()
+                .message
+        };
         assert_eq!(
             message(false),
             "a replica is no standby: `release: replica`, `source`, `auto` or `at-once`, or `flow: standby`"
@@ -692,8 +770,15 @@ mod tests {
     /// Promises and needs of every protection.
     #[test]
     fn what_a_plan_promises_and_needs() {
-        let said =
-            |plan: Plan| (plan.promises(), plan.may_forget(), plan.slots_per_flow(), plan.least_runtimes(), plan.has_log());
+        let said = |plan: Plan| {
+            (
+                plan.promises(),
+                plan.may_forget(),
+                plan.slots_per_flow(),
+                plan.least_runtimes(),
+                plan.has_log(),
+            )
+        };
         assert_eq!(said(Plan::NONE), (false, 0, 1, 1, false));
         assert_eq!(said(Plan::NFVACTOR), (true, 0, 2, 2, false));
         assert_eq!(said(Plan::NFVACTOR_AT_ONCE), (true, 128, 2, 2, false));
@@ -701,8 +786,15 @@ mod tests {
         assert_eq!(said(Plan::REINFORCE), (true, 0, 2, 2, true));
         assert_eq!(said(Plan::RESCUE), (true, 0, 1, 2, false));
         assert_eq!(said(Plan::RESCUE_AT_ONCE), (true, 32, 1, 2, false));
-        let served: Vec<&str> = Plan::ALL.iter().filter(|(_, plan)| plan.needs_state_server()).map(|(name, _)| *name).collect();
+        let served: Vec<&str> = Plan::ALL
+            .iter()
+            .filter(|(_, plan)| plan.needs_state_server())
+            .map(|(name, _)| *name)
+            .collect();
         assert_eq!(served, ["rescue", "rescue_at_once", "rescue_paged"]);
-        assert_eq!(Plan { shared: Shared::StateServer, ..Plan::NONE }.server_rest(), Some(120_000_000_000));
+        assert_eq!(
+            Plan { shared: Shared::StateServer, ..Plan::NONE }.server_rest(),
+            Some(120_000_000_000)
+        );
     }
 }

@@ -32,7 +32,10 @@ mod tests;
 
 use crate::flows::flag;
 use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
-use crate::{Admission, Detour, Epoch, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection, Safety, Slot, kind};
+use crate::{
+    Admission, Detour, Epoch, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection, Safety,
+    Slot, kind,
+};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, Packet};
 use journal::Journals;
@@ -100,7 +103,12 @@ impl Reinforce {
         let has_copy = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
         let is_alike = !nondeterministic || is_planted(Fault::MissesNondeterminism);
         if has_copy && is_alike && self.is_log_safe && !self.rounds.covers(stamp) {
-            self.batch.push(Input { slot, generation: header.generation, epoch: header.epoch, stamp });
+            self.batch.push(Input {
+                slot,
+                generation: header.generation,
+                epoch: header.epoch,
+                stamp,
+            });
         } else {
             self.copies.mark_dirty(flows, slot);
         }
@@ -111,7 +119,10 @@ impl Reinforce {
         let mut batch = core::mem::take(&mut self.batch);
         for Input { slot, generation, epoch, stamp } in batch.drain(..) {
             let header = flows.header(slot);
-            if header.generation != generation || !header.life().is_owned() || header.flags & flag::DIRTY != 0 {
+            if header.generation != generation
+                || !header.life().is_owned()
+                || header.flags & flag::DIRTY != 0
+            {
                 continue;
             }
             if header.epoch != epoch {
@@ -119,10 +130,16 @@ impl Reinforce {
                 continue;
             }
             let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-            let at = self.drafts.iter().position(|draft| draft.holder == holder).unwrap_or_else(|| {
-                self.drafts.push(Draft { holder, base: stamp, body: Vec::new(), slots: Vec::new() });
-                self.drafts.len() - 1
-            });
+            let at =
+                self.drafts.iter().position(|draft| draft.holder == holder).unwrap_or_else(|| {
+                    self.drafts.push(Draft {
+                        holder,
+                        base: stamp,
+                        body: Vec::new(),
+                        slots: Vec::new(),
+                    });
+                    self.drafts.len() - 1
+                });
             let draft = &mut self.drafts[at];
             if draft.slots.is_empty() {
                 draft.base = stamp;
@@ -152,7 +169,11 @@ impl Reinforce {
         let Draft { holder, base, body, slots } = &mut drafts[at];
         let number = copies.links.find(*holder).and_then(|link| {
             let number = link.numbers.next();
-            let is_sent = out.send(*holder, kind::INPUTS, &[&number.to_be_bytes(), &base.to_be_bytes(), body]);
+            let is_sent = out.send(
+                *holder,
+                kind::INPUTS,
+                &[&number.to_be_bytes(), &base.to_be_bytes(), body],
+            );
             is_sent.then(|| {
                 link.numbers.last = number;
                 number
@@ -176,15 +197,24 @@ impl Reinforce {
     fn handle_inputs(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let inputs = journal::Record::read(body)?;
         self.copies.take_commit(from, inputs.number)?;
-        self.journals.take(from, &inputs).inspect_err(|reason| self.copies.refuse(from, inputs.number, *reason))
+        self.journals
+            .take(from, &inputs)
+            .inspect_err(|reason| self.copies.refuse(from, inputs.number, *reason))
     }
 
     /// A holder has refused a record. If the record was no state, the holder does not
     /// know which packets have been processed.
-    fn handle_refused(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_refused(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
         let (number, _) = split_refusal(body)?;
         let link = self.copies.links.find(from);
-        let is_state = link.is_some_and(|link| link.under_way.iter().any(|sent| sent.number == number));
+        let is_state =
+            link.is_some_and(|link| link.under_way.iter().any(|sent| sent.number == number));
         self.copies.handle_record(flows, from, kind::REFUSED, body, out)?;
         if !is_state {
             self.log_lost(flows);
@@ -265,7 +295,14 @@ impl Protection for Reinforce {
     }
 
     #[inline]
-    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, _out: &mut Outbox) {
+    fn commit(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        packet: Packet,
+        nondeterministic: bool,
+        _out: &mut Outbox,
+    ) {
         self.note(flows, slot, packet.meta.stamp, nondeterministic);
         self.copies.pending.push((slot, packet));
     }
@@ -288,7 +325,10 @@ impl Protection for Reinforce {
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         for (slot, generation) in self.leaving.drain(..) {
             let header = flows.header(slot);
-            if header.generation == generation && header.life().is_owned() && header.flags & flag::BEHIND != 0 {
+            if header.generation == generation
+                && header.life().is_owned()
+                && header.flags & flag::BEHIND != 0
+            {
                 self.copies.mark_dirty(flows, slot);
             }
         }
@@ -334,7 +374,8 @@ impl Protection for Reinforce {
             _ => {
                 self.copies.handle_record(flows, from, record, body, out)?;
                 if record == kind::STATE
-                    && let Some(found) = key_of(body).and_then(|key| flows.find(&key, flows.hash(&key)))
+                    && let Some(found) =
+                        key_of(body).and_then(|key| flows.find(&key, flows.hash(&key)))
                 {
                     self.journals.cover(from, found.slot);
                 }
@@ -383,7 +424,14 @@ impl Protection for Reinforce {
         self.copies.needs_earlier(slot)
     }
 
-    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: Epoch, out: &mut Outbox) -> bool {
+    fn departed(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        to: Peer,
+        old_epoch: Epoch,
+        out: &mut Outbox,
+    ) -> bool {
         // The copy here is the flow as it left. Packets that the next owner processes
         // come behind it.
         flows.header_mut(slot).flags &= !flag::BEHIND;
@@ -397,12 +445,17 @@ impl Protection for Reinforce {
     }
 
     fn is_busy(&self) -> bool {
-        self.copies.is_busy() || !self.leaving.is_empty() || self.rounds.is_busy() && !self.copies.blocked
+        self.copies.is_busy()
+            || !self.leaving.is_empty()
+            || self.rounds.is_busy() && !self.copies.blocked
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
         let is_open = !is_planted(Fault::SafeBehindLostLog)
-            && self.after_loss.iter().any(|(peer, last)| round::is_open(&self.copies, *peer, *last));
+            && self
+                .after_loss
+                .iter()
+                .any(|(peer, last)| round::is_open(&self.copies, *peer, *last));
         let safety = self.copies.safety(flows);
         Safety { resynchronising: safety.resynchronising || is_open, ..safety }
     }

@@ -65,7 +65,10 @@ impl Released<Packet> {
         if let Some(ip) = self.0.ipv4_mut() {
             let (old, new) = (ip.ttl, ip.ttl.saturating_sub(1));
             ip.ttl = new;
-            ip.checksum = Delta::new().word(u16::from(old) << 8, u16::from(new) << 8).apply(ip.checksum.get()).into();
+            ip.checksum = Delta::new()
+                .word(u16::from(old) << 8, u16::from(new) << 8)
+                .apply(ip.checksum.get())
+                .into();
         } else if let Some(ip) = self.0.ipv6_mut() {
             ip.hop_limit = ip.hop_limit.saturating_sub(1);
         }
@@ -86,7 +89,12 @@ impl Released<Packet> {
     ///
     /// # Errors
     /// Gives the empty packet back if the fragment does not fit into it.
-    pub fn later_fragment(&self, cut: &Cut, number: usize, mut empty: Packet) -> Result<Released<Packet>, Packet> {
+    pub fn later_fragment(
+        &self,
+        cut: &Cut,
+        number: usize,
+        mut empty: Packet,
+    ) -> Result<Released<Packet>, Packet> {
         if cut.write_later(&self.0, number, &mut empty) { Ok(Released(empty)) } else { Err(empty) }
     }
 
@@ -95,7 +103,10 @@ impl Released<Packet> {
     ///
     /// # Errors
     /// Gives the packet back, spoiled perhaps, if `make` fails.
-    pub fn remade(mut self, make: impl FnOnce(&mut Packet) -> bool) -> Result<Released<Packet>, Packet> {
+    pub fn remade(
+        mut self,
+        make: impl FnOnce(&mut Packet) -> bool,
+    ) -> Result<Released<Packet>, Packet> {
         if make(&mut self.0) { Ok(self) } else { Err(self.0) }
     }
 

@@ -37,7 +37,9 @@ mod tests;
 
 use crate::flows::{ActorHeader, Event, Life, flag};
 use crate::plan::{Plan, Release};
-use crate::{Admission, Epoch, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind};
+use crate::{
+    Admission, Epoch, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind,
+};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use paging::Paging;
@@ -150,13 +152,22 @@ impl Rescue {
     }
 
     /// Writes a flow back, if it is dirty. False if the channel is full.
-    fn write_back(&mut self, flows: &mut Flows, (slot, generation): (Slot, u32), out: &mut Outbox) -> bool {
+    fn write_back(
+        &mut self,
+        flows: &mut Flows,
+        (slot, generation): (Slot, u32),
+        out: &mut Outbox,
+    ) -> bool {
         let header = flows.header_mut(slot);
-        if header.generation != generation || !header.life().is_owned() || header.flags & flag::DIRTY == 0 {
+        if header.generation != generation
+            || !header.life().is_owned()
+            || header.flags & flag::DIRTY == 0
+        {
             return true;
         }
         header.flags &= !flag::DIRTY;
-        self.copies.send_state(flows, slot, None, out).is_ok() || self.shares.server_of(flows, slot).is_none()
+        self.copies.send_state(flows, slot, None, out).is_ok()
+            || self.shares.server_of(flows, slot).is_none()
     }
 
     /// Writes back, if packets leave at once: flows that are due, and some that have been
@@ -206,7 +217,9 @@ impl Rescue {
     /// True if the server has this flow as it was when it was written back last.
     fn is_at_server(&self, header: &ActorHeader) -> bool {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        self.shares.position(holder).is_some() && header.commit != 0 && header.flags & flag::UNPROTECTED == 0
+        self.shares.position(holder).is_some()
+            && header.commit != 0
+            && header.flags & flag::UNPROTECTED == 0
     }
 
     /// The flow is owned here from now on. The server has at best its state at the
@@ -217,7 +230,8 @@ impl Rescue {
         self.copies.parting.came_back(slot, header);
         // The holder is set although nothing was sent, so that the server is told if the
         // flow ends before it is written back.
-        (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
+        (header.peer, header.peer_incarnation, header.commit) =
+            (server.node, server.incarnation, 0);
         header.flags = header.flags & !flag::DIRTY | flag::UNPROTECTED;
         self.copies.resynchronise_again();
     }
@@ -231,15 +245,20 @@ impl Rescue {
     /// lost.
     fn forget_server(&mut self, flows: &mut Flows, at: usize, out: &mut Outbox) {
         let servers = self.shares.len();
-        let is_its_key = |flows: &Flows, key: &FlowKey| share_of_key(flows, key, servers) == Some(at);
+        let is_its_key =
+            |flows: &Flows, key: &FlowKey| share_of_key(flows, key, servers) == Some(at);
         let is_its = |flows: &Flows, slot: Slot| is_its_key(flows, &flows.header(slot).key);
         // While a flow is on its way to another runtime, neither of the two writes it to
         // the new server.
-        let is_sent = |slot: &Slot| flows.header(*slot).life() == Life::Departed && is_its(flows, *slot);
+        let is_sent =
+            |slot: &Slot| flows.header(*slot).life() == Life::Departed && is_its(flows, *slot);
         self.adrift.retain(|(slot, _)| !is_its(flows, *slot));
-        self.adrift.extend((0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)));
-        let aside =
-            self.paging.iter_mut().flat_map(|paging| paging.states_aside().map(|(slot, generation, _)| (slot, generation)));
+        self.adrift.extend(
+            (0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)),
+        );
+        let aside = self.paging.iter_mut().flat_map(|paging| {
+            paging.states_aside().map(|(slot, generation, _)| (slot, generation))
+        });
         let aside: BTreeSet<(Slot, u32)> = aside.collect();
         let is_absent = |slot: &Slot| {
             let header = flows.header(*slot);
@@ -288,7 +307,14 @@ impl Paged for Rescue {
         states.for_each(|(slot, generation, state)| visit(slot, generation, state));
     }
 
-    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: Epoch, out: &mut Outbox) -> bool {
+    fn departs(
+        &mut self,
+        flows: &Flows,
+        slot: Slot,
+        to: Peer,
+        epoch: Epoch,
+        out: &mut Outbox,
+    ) -> bool {
         let header = flows.header(slot);
         if !self.is_at_server(header) {
             return true;
@@ -297,7 +323,11 @@ impl Paged for Rescue {
         let Some(link) = self.copies.links.find(server) else { return true };
         let number = link.numbers.next();
         let (epochs, to) = ([header.epoch, epoch].map(Epoch::to_be_bytes), peer_bytes(to));
-        let is_sent = out.send(server, kind::PASS, &[&number.to_be_bytes(), &epochs[0], &to, &epochs[1], header.key.as_bytes()]);
+        let is_sent = out.send(
+            server,
+            kind::PASS,
+            &[&number.to_be_bytes(), &epochs[0], &to, &epochs[1], header.key.as_bytes()],
+        );
         if is_sent {
             link.numbers.last = number;
         }
@@ -333,7 +363,14 @@ impl Protection for Rescue {
     }
 
     #[inline]
-    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, _nondeterministic: bool, out: &mut Outbox) {
+    fn commit(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        packet: Packet,
+        _nondeterministic: bool,
+        out: &mut Outbox,
+    ) {
         self.note(flows, slot);
         match self.waits() {
             true => self.copies.pending.push((slot, packet)),
@@ -400,7 +437,13 @@ impl Protection for Rescue {
     }
 
     /// Sets the servers, by share; [`Peer::default`] for one that has not been heard of.
-    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], _leaving: &[Peer], out: &mut Outbox) {
+    fn set_peers(
+        &mut self,
+        flows: &mut Flows,
+        peers: &[Peer],
+        _leaving: &[Peer],
+        out: &mut Outbox,
+    ) {
         let changed = self.shares.renew(peers);
         for (at, _) in changed.iter().filter(|(_, had_server)| *had_server) {
             self.forget_server(flows, *at, out);
@@ -477,7 +520,14 @@ impl Protection for Rescue {
         self.copies.has_drained(flows, slot, out)
     }
 
-    fn departed(&mut self, _flows: &mut Flows, slot: Slot, _to: Peer, _old_epoch: Epoch, _out: &mut Outbox) -> bool {
+    fn departed(
+        &mut self,
+        _flows: &mut Flows,
+        slot: Slot,
+        _to: Peer,
+        _old_epoch: Epoch,
+        _out: &mut Outbox,
+    ) -> bool {
         self.copies.parting.gone(slot);
         false
     }
@@ -492,19 +542,22 @@ impl Protection for Rescue {
             || !self.displaced.is_empty()
             || !self.departing.is_empty()
             || self.round > 0 && !self.copies.blocked
-            || !self.copies.blocked && (self.has_to_say() || is_paging && self.shares.known().next().is_some())
+            || !self.copies.blocked
+                && (self.has_to_say() || is_paging && self.shares.known().next().is_some())
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
         let is_late = !self.waits() && self.shares.is_late(self.now, self.late);
         let safety = self.copies.safety(flows);
-        let unprotected = if self.shares.are_all_known() { safety.unprotected } else { flows.owned() as u64 };
+        let unprotected =
+            if self.shares.are_all_known() { safety.unprotected } else { flows.owned() as u64 };
         let is_adrift = |(slot, generation): &(Slot, u32)| {
             let header = flows.header(*slot);
             header.generation == *generation && header.life() == Life::Departed
         };
         // A state that waits for room has no other copy.
-        let is_filling = safety.resynchronising || self.adrift.iter().any(is_adrift) || self.aside() > 0;
+        let is_filling =
+            safety.resynchronising || self.adrift.iter().any(is_adrift) || self.aside() > 0;
         let absent = flows.absent() as u64;
         let fetched = self.paging.as_ref().map_or(0, |paging| paging.fetched);
         Safety { unprotected, absent, fetched, resynchronising: is_filling || is_late, ..safety }

@@ -74,7 +74,12 @@ pub(crate) struct Checkers {
 }
 
 impl Checkers {
-    pub(crate) fn new(layout: ChainLayout, scenario: Scenario, promises: bool, strict: bool) -> Checkers {
+    pub(crate) fn new(
+        layout: ChainLayout,
+        scenario: Scenario,
+        promises: bool,
+        strict: bool,
+    ) -> Checkers {
         Checkers {
             violations: Vec::new(),
             layout,
@@ -123,16 +128,25 @@ impl Checkers {
 
     /// No ended flow is served again, not even for the time until it is ended once more:
     /// that would free numbers that are perhaps another flow's by then.
-    pub(crate) fn check_ended<'a>(&mut self, clients: &[Client], runtimes: impl Iterator<Item = &'a Runtime> + Clone) {
+    pub(crate) fn check_ended<'a>(
+        &mut self,
+        clients: &[Client],
+        runtimes: impl Iterator<Item = &'a Runtime> + Clone,
+    ) {
         if self.over.is_empty() {
             return;
         }
         for client in clients {
             let (local, remote, protocol) = client.ends();
             let (id, key) = (client.id(), frames::key(local, remote, protocol));
-            if self.over.contains(&id) && runtimes.clone().any(|runtime| has(all_flows(runtime), &key, Life::is_owned)) {
+            if self.over.contains(&id)
+                && runtimes.clone().any(|runtime| has(all_flows(runtime), &key, Life::is_owned))
+            {
                 self.over.remove(&id);
-                self.violate("ended flows", format!("the flow of connection {id} had ended, and is served again"));
+                self.violate(
+                    "ended flows",
+                    format!("the flow of connection {id} had ended, and is served again"),
+                );
             }
         }
     }
@@ -144,7 +158,9 @@ impl Checkers {
             return;
         }
         let Some(seen) = frames::look(frame) else { return };
-        let client = clients.iter().find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
+        let client = clients
+            .iter()
+            .find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
         if let Some(client) = client {
             self.over.remove(&client.id());
             self.served.remove(&client.id());
@@ -173,8 +189,13 @@ impl Checkers {
     /// on their way.
     pub(crate) fn note_released(&mut self, frame: &[u8], chain: u16, clients: &[Client]) {
         let Some(seen) = frames::look(frame) else { return };
-        let client = clients.iter().find(|client| client.ends() == (seen.destination, seen.source, seen.protocol));
-        if let Some(known) = client.and_then(|client| self.chains.get_mut(&client.id())).filter(|(_, is_there)| !is_there) {
+        let client = clients
+            .iter()
+            .find(|client| client.ends() == (seen.destination, seen.source, seen.protocol));
+        if let Some(known) = client
+            .and_then(|client| self.chains.get_mut(&client.id()))
+            .filter(|(_, is_there)| !is_there)
+        {
             *known = (chain, true);
         }
     }
@@ -184,14 +205,25 @@ impl Checkers {
     pub(crate) fn check_copies(&mut self, serving: &[Served<'_>]) {
         for owner in serving {
             for (chain, flows) in owner.chains() {
-                for (slot, header) in flows.iter().filter(|(_, header)| header.life().is_owned() && header.commit != 0) {
-                    let is_holder = |served: &&Served<'_>| served.runtime.me().node == header.peer && self.strict;
+                for (slot, header) in flows
+                    .iter()
+                    .filter(|(_, header)| header.life().is_owned() && header.commit != 0)
+                {
+                    let is_holder = |served: &&Served<'_>| {
+                        served.runtime.me().node == header.peer && self.strict
+                    };
                     let holder = serving.iter().find(is_holder).map(|holder| holder.runtime);
-                    let Some(theirs) = holder.and_then(|holder| holder.flows(chain)) else { continue };
-                    let Some(copy) = theirs.find(&header.key, theirs.hash(&header.key)) else { continue };
+                    let Some(theirs) = holder.and_then(|holder| holder.flows(chain)) else {
+                        continue;
+                    };
+                    let Some(copy) = theirs.find(&header.key, theirs.hash(&header.key)) else {
+                        continue;
+                    };
                     let there = theirs.header(copy.slot);
-                    let is_same = there.life() == Life::Copy && (there.epoch, there.version) == (header.epoch, header.version);
-                    let is_sent = header.flags & (flag::WHOLE | flag::UNPROTECTED | flag::BEHIND) == 0;
+                    let is_same = there.life() == Life::Copy
+                        && (there.epoch, there.version) == (header.epoch, header.version);
+                    let is_sent =
+                        header.flags & (flag::WHOLE | flag::UNPROTECTED | flag::BEHIND) == 0;
                     if is_same && is_sent && theirs.digest(copy.slot) != flows.digest(slot) {
                         let text = format!(
                             "runtime {} has another {} than runtime {}",
@@ -231,7 +263,13 @@ impl Checkers {
             self.check_rivals(client.id(), way, loss);
         }
         let Some(revealed) = stamper::revealed(&seen, clients) else { return };
-        self.check_revealed(revealed, ("left", chain, stamp), clients, (runtimes, pages), is_settled);
+        self.check_revealed(
+            revealed,
+            ("left", chain, stamp),
+            clients,
+            (runtimes, pages),
+            is_settled,
+        );
     }
 
     /// A refused datagram goes back, with its sender's addresses again. The state that it
@@ -244,8 +282,16 @@ impl Checkers {
         known: (impl Iterator<Item = &'a Runtime>, &Pages<'_>),
         is_settled: bool,
     ) {
-        if let Some(revealed) = frames::look(frame).and_then(|seen| stamper::revealed(&seen, clients)) {
-            self.check_revealed(revealed, ("was refused", chain, stamp), clients, known, is_settled);
+        if let Some(revealed) =
+            frames::look(frame).and_then(|seen| stamper::revealed(&seen, clients))
+        {
+            self.check_revealed(
+                revealed,
+                ("was refused", chain, stamp),
+                clients,
+                known,
+                is_settled,
+            );
         }
     }
 
@@ -273,7 +319,9 @@ impl Checkers {
         is_settled: bool,
     ) {
         let Some(seen) = frames::look(frame) else { return };
-        let client = peers::whose(clients, &seen).map(|(client, _)| client).filter(|client| client.limit().is_some());
+        let client = peers::whose(clients, &seen)
+            .map(|(client, _)| client)
+            .filter(|client| client.limit().is_some());
         let Some(client) = client else { return };
         if seen.flags & RST != 0 {
             self.told.entry(client.id()).or_default().receivers.insert(stamp);
@@ -282,7 +330,10 @@ impl Checkers {
         let told = self.told.get(&client.id());
         let first = told.and_then(|told| told.senders.iter().chain(&told.receivers).min());
         if first.is_some_and(|first| self.strict && stamp > first + self.overtaking) {
-            self.violate("output commit", format!("connection {} goes on after a reset of it has left", client.id()));
+            self.violate(
+                "output commit",
+                format!("connection {} goes on after a reset of it has left", client.id()),
+            );
         }
     }
 
@@ -299,14 +350,22 @@ impl Checkers {
         let (local, remote, protocol) = client.ends();
         let key = frames::key(local, remote, protocol);
         let packets = |flows: &Flows, slot: Slot| self.packets(flows, slot);
-        let of_chain = |at: usize, key: &FlowKey| pages(at, key).filter(|_| at == usize::from(chain));
+        let of_chain =
+            |at: usize, key: &FlowKey| pages(at, key).filter(|_| at == usize::from(chain));
         let holders = runtimes
-            .filter(|one| known_at(one, &key, &of_chain, packets) > limit || one.has_input(chain.into(), &key, stamp))
+            .filter(|one| {
+                known_at(one, &key, &of_chain, packets) > limit
+                    || one.has_input(chain.into(), &key, stamp)
+            })
             .count();
-        let is_written_back = pages(chain.into(), &key).is_some_and(|(flows, slot)| packets(flows, slot) > limit);
+        let is_written_back =
+            pages(chain.into(), &key).is_some_and(|(flows, slot)| packets(flows, slot) > limit);
         let holders = holders + usize::from(is_written_back);
         if holders == 0 || is_settled && holders < 2 {
-            self.violate("output commit", format!("connection {} was reset while {holders} knew why", client.id()));
+            self.violate(
+                "output commit",
+                format!("connection {} was reset while {holders} knew why", client.id()),
+            );
         }
     }
 
@@ -334,8 +393,13 @@ impl Checkers {
 
     /// Number of a flow's packets that the refuser has seen.
     fn packets(&self, flows: &Flows, slot: Slot) -> u64 {
-        let Some(&(start, len)) = self.layout.states.get(REFUSER).filter(|_| flows.is_present(slot)) else { return 0 };
-        Begun::read_from_bytes(&flows.state(slot)[start..start + len]).map_or(0, |begun| begun.packets)
+        let Some(&(start, len)) =
+            self.layout.states.get(REFUSER).filter(|_| flows.is_present(slot))
+        else {
+            return 0;
+        };
+        Begun::read_from_bytes(&flows.state(slot)[start..start + len])
+            .map_or(0, |begun| begun.packets)
     }
 
     fn check_revealed<'a>(
@@ -366,19 +430,30 @@ impl Checkers {
         let key = frames::key(local, remote, protocol);
         let holders = runtimes.filter(|runtime| {
             // A runtime that knows which packets made a flow's state can make it again.
-            self.count_at(runtime, &key, way, &|at, key| pages(at, key).filter(|_| at == usize::from(chain))) >= count
+            self.count_at(runtime, &key, way, &|at, key| {
+                pages(at, key).filter(|_| at == usize::from(chain))
+            }) >= count
                 || runtime.has_input(chain.into(), &key, stamp)
         });
-        let is_written_back = pages(chain.into(), &key).is_some_and(|(flows, slot)| self.counts(flows, slot)[way] >= count);
+        let is_written_back = pages(chain.into(), &key)
+            .is_some_and(|(flows, slot)| self.counts(flows, slot)[way] >= count);
         let holders = holders.count() + usize::from(is_written_back);
         if holders == 0 || is_settled && holders < 2 {
-            self.violate("output commit", format!("connection {id}: count {count} {how} while {holders} knew it"));
+            self.violate(
+                "output commit",
+                format!("connection {id}: count {count} {how} while {holders} knew it"),
+            );
         }
     }
 
     /// At the world's end: the runtime that serves a flow knows everything that was ever
     /// revealed of it.
-    pub(crate) fn check_remembered<'a>(&mut self, clients: &[Client], serving: &[Served<'_>], pages: &Pages<'a>) {
+    pub(crate) fn check_remembered<'a>(
+        &mut self,
+        clients: &[Client],
+        serving: &[Served<'_>],
+        pages: &Pages<'a>,
+    ) {
         if !self.strict {
             return;
         }
@@ -401,14 +476,18 @@ impl Checkers {
                 .map(|served| self.count_at(served.runtime, &key, *way, pages));
             let known = known.max().unwrap_or(0);
             if known < count {
-                forgotten.push(format!("connection {id}: count {count} left, and in the end its owner knows {known}"));
+                forgotten.push(format!(
+                    "connection {id}: count {count} left, and in the end its owner knows {known}"
+                ));
             }
         }
         for client in clients.iter().filter(|client| self.told.contains_key(&client.id())) {
             let (id, Some(limit)) = (client.id(), client.limit()) else { continue };
             let (local, remote, protocol) = client.ends();
             let key = frames::key(local, remote, protocol);
-            let known = serving.iter().map(|served| known_at(served.runtime, &key, pages, |at, slot| self.packets(at, slot)));
+            let known = serving.iter().map(|served| {
+                known_at(served.runtime, &key, pages, |at, slot| self.packets(at, slot))
+            });
             let known = known.max().unwrap_or(0);
             if known <= limit && !self.over.contains(&id) {
                 forgotten.push(format!("connection {id}: it was reset after {limit} packets, and in the end {known} are known"));
@@ -426,24 +505,41 @@ impl Checkers {
 
     /// Number of packets that the state of a flow has seen, forward and reverse.
     pub(crate) fn counts(&self, flows: &Flows, slot: Slot) -> [u64; 2] {
-        let Some(&(start, len)) = self.layout.states.first().filter(|_| flows.is_present(slot)) else { return [0; 2] };
-        Stamps::read_from_bytes(&flows.state(slot)[start..start + len]).map_or([0; 2], |stamps| stamps.counts)
+        let Some(&(start, len)) = self.layout.states.first().filter(|_| flows.is_present(slot))
+        else {
+            return [0; 2];
+        };
+        Stamps::read_from_bytes(&flows.state(slot)[start..start + len])
+            .map_or([0; 2], |stamps| stamps.counts)
     }
 
     /// Checks that a packet has the addresses and ports that its connection's mappings
     /// say. A fragment has the same addresses as its flow.
-    fn check_ends(&mut self, client: &Client, way: usize, seen: &frames::Seen<'_>, loss: Option<&Loss>) {
+    fn check_ends(
+        &mut self,
+        client: &Client,
+        way: usize,
+        seen: &frames::Seen<'_>,
+        loss: Option<&Loss>,
+    ) {
         let (id, (local, remote, protocol)) = (client.id(), client.ends());
-        let is_at = |end: frames::End, at: frames::End| if seen.is_later { end.0 == at.0 } else { end == at };
+        let is_at = |end: frames::End, at: frames::End| {
+            if seen.is_later { end.0 == at.0 } else { end == at }
+        };
         if way == 1 {
             if self.promises && !(is_at(seen.source, remote) && is_at(seen.destination, local)) {
-                let text = format!("a reply for connection {id} left from {:?} to {:?}", seen.source, seen.destination);
+                let text = format!(
+                    "a reply for connection {id} left from {:?} to {:?}",
+                    seen.source, seen.destination
+                );
                 self.violate("mappings", text);
             }
             return;
         }
         let is_published = self.scenario.published;
-        let of = |mapping: fn(u8, frames::End) -> Option<frames::End>, end| mapping(protocol, end).filter(|_| is_published);
+        let of = |mapping: fn(u8, frames::End) -> Option<frames::End>, end| {
+            mapping(protocol, end).filter(|_| is_published)
+        };
         let is_balanced = protocol == proto::TCP || published::is_service(remote);
         let to = of(published::inside_of, remote).or((!is_balanced).then_some(remote));
         // The NAT's identifier of an echo also decides the destination's port.
@@ -452,23 +548,39 @@ impl Checkers {
         if let Some(to) = to.filter(|to| !is_at(seen.destination, *to)) {
             self.violate(
                 "mappings",
-                format!("connection {id} to {remote:?} was led to {:?} instead of {to:?}", seen.destination),
+                format!(
+                    "connection {id} to {remote:?} was led to {:?} instead of {to:?}",
+                    seen.destination
+                ),
             );
         }
         let from = of(published::outside_of, local).or((!client.is_inside()).then_some(local));
         if let Some(from) = from {
             if !is_at(seen.source, from) {
-                self.violate("mappings", format!("connection {id} of {local:?} left as {:?} instead of {from:?}", seen.source));
+                self.violate(
+                    "mappings",
+                    format!(
+                        "connection {id} of {local:?} left as {:?} instead of {from:?}",
+                        seen.source
+                    ),
+                );
             }
         } else if seen.is_later {
-            if let Some(known) = self.mapped.get(&id).filter(|known| self.strict && known.0 != seen.source.0) {
-                let text =
-                    format!("a fragment of connection {id} left as {:?}, and its flow's source is {known:?}", seen.source.0);
+            if let Some(known) =
+                self.mapped.get(&id).filter(|known| self.strict && known.0 != seen.source.0)
+            {
+                let text = format!(
+                    "a fragment of connection {id} left as {:?}, and its flow's source is {known:?}",
+                    seen.source.0
+                );
                 self.violate("fragments", text);
             }
         } else {
             if of(published::inside_of, seen.source).is_some() {
-                self.violate("mappings", format!("connection {id} leased {:?}, which is published", seen.source));
+                self.violate(
+                    "mappings",
+                    format!("connection {id} leased {:?}, which is published", seen.source),
+                );
             }
             if protocol != proto::TCP {
                 self.check_mapping(id, seen.source, loss);
@@ -502,7 +614,9 @@ impl Checkers {
         // the key next.
         if first != id && is_sure && (way == 0 || self.promises) {
             let what = if way == 0 { "a packet" } else { "a reply" };
-            let text = format!("{what} of connection {id} left, and connection {first} has had {replies} replies under that key");
+            let text = format!(
+                "{what} of connection {id} left, and connection {first} has had {replies} replies under that key"
+            );
             self.violate("reply keys", text);
         }
         let now = match (way, first == id) {
@@ -520,15 +634,22 @@ impl Checkers {
         // Without a protection a flow may have been lost unseen, and its leased end
         // granted again.
         let may_be_over = (self.scenario.published || self.scenario.is_limited()) && !self.promises;
-        let other = self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other));
+        let other =
+            self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other));
         if let Some(other) = other.filter(|_| !may_be_over) {
-            self.violate("uniqueness", format!("connections {other} and {id} both leave as {source:?}"));
+            self.violate(
+                "uniqueness",
+                format!("connections {other} and {id} both leave as {source:?}"),
+            );
         }
         if let Some(old) = self.mapped.insert(id, source).filter(|old| *old != source)
             && (self.strict || loss.is_some() && !has_ended(id))
         {
             let invariant = if self.strict { "output commit" } else { "bounded loss" };
-            self.violate(invariant, format!("connection {id} left as {old:?} and now leaves as {source:?}"));
+            self.violate(
+                invariant,
+                format!("connection {id} left as {old:?} and now leaves as {source:?}"),
+            );
         }
     }
 
@@ -540,17 +661,33 @@ impl Checkers {
         let mut found = Vec::new();
         for served in serving {
             let runtime = served.runtime;
-            let owned = served.chains().flat_map(|(chain, flows)| flows.iter().map(move |(_, header)| (chain, header)));
+            let owned = served
+                .chains()
+                .flat_map(|(chain, flows)| flows.iter().map(move |(_, header)| (chain, header)));
             for (chain, header) in owned.filter(|(_, header)| header.life().is_owned()) {
                 if let Some(other) = owners.insert(header.key, runtime.me().node) {
-                    found.push(("one owner", format!("{} is served by runtimes {other} and {}", header.key, runtime.me().node)));
+                    found.push((
+                        "one owner",
+                        format!(
+                            "{} is served by runtimes {other} and {}",
+                            header.key,
+                            runtime.me().node
+                        ),
+                    ));
                 }
                 let mapping = FlowKey { source: [0; 16], source_port: 0, ..header.reply };
-                if self.scenario.published && self.scenario.number(chain as u16, outside_end(&header.reply)).is_none() {
+                if self.scenario.published
+                    && self.scenario.number(chain as u16, outside_end(&header.reply)).is_none()
+                {
                     continue;
                 }
-                if let Some(other) = replies.insert(mapping, header.key).filter(|other| *other != header.key) {
-                    found.push(("uniqueness", format!("{other} and {} share the mapping {mapping}", header.key)));
+                if let Some(other) =
+                    replies.insert(mapping, header.key).filter(|other| *other != header.key)
+                {
+                    found.push((
+                        "uniqueness",
+                        format!("{other} and {} share the mapping {mapping}", header.key),
+                    ));
                 }
             }
         }
@@ -561,12 +698,24 @@ impl Checkers {
 
     /// A number that a live flow holds cannot be leased: neither by a runtime that has it
     /// free, nor from a free block of the coordinator's.
-    pub(crate) fn check_number(&mut self, key: &FlowKey, number: u32, free_at: Option<u16>, free_in_ledger: bool) {
+    pub(crate) fn check_number(
+        &mut self,
+        key: &FlowKey,
+        number: u32,
+        free_at: Option<u16>,
+        free_in_ledger: bool,
+    ) {
         if let Some(node) = free_at {
-            self.violate("leases", format!("{key} holds number {number}, which runtime {node} would lease"));
+            self.violate(
+                "leases",
+                format!("{key} holds number {number}, which runtime {node} would lease"),
+            );
         }
         if free_in_ledger {
-            self.violate("leases", format!("{key} holds number {number}, which the coordinator would grant as free"));
+            self.violate(
+                "leases",
+                format!("{key} holds number {number}, which the coordinator would grant as free"),
+            );
         }
     }
 }
@@ -579,7 +728,12 @@ pub(crate) fn outside_end(reply: &FlowKey) -> frames::End {
 
 /// A number that `of` reads from a flow's state at a runtime, or from the flow's page if
 /// the state is paged out.
-fn known_at<'a>(runtime: &Runtime, key: &FlowKey, pages: &Pages<'a>, of: impl Fn(&Flows, Slot) -> u64) -> u64 {
+fn known_at<'a>(
+    runtime: &Runtime,
+    key: &FlowKey,
+    pages: &Pages<'a>,
+    of: impl Fn(&Flows, Slot) -> u64,
+) -> u64 {
     let known = |(chain, flows): (usize, &Flows)| {
         let slot = flows.find(key, flows.hash(key))?.slot;
         if flows.is_present(slot) {
@@ -591,8 +745,14 @@ fn known_at<'a>(runtime: &Runtime, key: &FlowKey, pages: &Pages<'a>, of: impl Fn
     all_flows(runtime).enumerate().filter_map(known).max().unwrap_or(0)
 }
 
-fn has<'a>(mut flows: impl Iterator<Item = &'a Flows>, key: &FlowKey, is_it: impl Fn(Life) -> bool) -> bool {
-    flows.any(|flows| flows.find(key, flows.hash(key)).is_some_and(|found| is_it(flows.header(found.slot).life())))
+fn has<'a>(
+    mut flows: impl Iterator<Item = &'a Flows>,
+    key: &FlowKey,
+    is_it: impl Fn(Life) -> bool,
+) -> bool {
+    flows.any(|flows| {
+        flows.find(key, flows.hash(key)).is_some_and(|found| is_it(flows.header(found.slot).life()))
+    })
 }
 
 /// A runtime, and the chains whose packets it can release: those whose switch is served

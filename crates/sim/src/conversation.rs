@@ -8,10 +8,13 @@
 
 use crate::frames::{self, End};
 use crate::script::record_name;
-use holdfast_node::address::{COORDINATOR, NodeId, host_of, is_runtime, state_server_number, switch_number};
+use holdfast_node::address::{
+    COORDINATOR, NodeId, host_of, is_runtime, state_server_number, switch_number,
+};
 use holdfast_node::channel::Overheard;
 use holdfast_node::message::{
-    Claim, ClaimFlag, Control, Ended, Grant, MemberState, Replay, RouteInfo, kind as message, numbered,
+    Claim, ClaimFlag, Control, Ended, Grant, MemberState, Replay, RouteInfo, kind as message,
+    numbered,
 };
 use holdfast_protection::flows::ActorHeader;
 use holdfast_protection::{Epoch, Peer, kind};
@@ -113,20 +116,26 @@ impl Fields<'_> {
     }
 
     fn all<T: FromBytes>(&self) -> Vec<T> {
-        self.0.chunks_exact(size_of::<T>()).filter_map(|bytes| T::read_from_bytes(bytes).ok()).collect()
+        self.0
+            .chunks_exact(size_of::<T>())
+            .filter_map(|bytes| T::read_from_bytes(bytes).ok())
+            .collect()
     }
 }
 
 /// The flows, of 32, that are meant.
 fn bits(bits: u32) -> String {
-    let meant: Vec<String> = (0..32).filter(|bit| bits & 1 << bit != 0).map(|bit| (bit + 1).to_string()).collect();
+    let meant: Vec<String> =
+        (0..32).filter(|bit| bits & 1 << bit != 0).map(|bit| (bit + 1).to_string()).collect();
     if meant.is_empty() { "none".to_owned() } else { meant.join(", ") }
 }
 
 impl Conversation {
     /// A conversation of connections with these ends and protocols, in order.
     pub(crate) fn new(connections: impl Iterator<Item = (End, End, u8)>) -> Conversation {
-        let keyed = |(at, (local, remote, protocol)): (usize, (End, End, u8))| (frames::key(local, remote, protocol), at + 1);
+        let keyed = |(at, (local, remote, protocol)): (usize, (End, End, u8))| {
+            (frames::key(local, remote, protocol), at + 1)
+        };
         Conversation {
             flows: connections.enumerate().map(keyed).collect(),
             epochs: BTreeMap::new(),
@@ -146,10 +155,17 @@ impl Conversation {
     /// Adds the messages of a frame that is delivered.
     pub(crate) fn hear(&mut self, at: u64, frame: &[u8]) {
         if frame.get(12..14) == Some(&ETHERTYPE_NSH.to_be_bytes()) {
-            let (Some(from), Some(to)) = (frames::source(frame), frames::destination(frame)) else { return };
+            let (Some(from), Some(to)) = (frames::source(frame), frames::destination(frame)) else {
+                return;
+            };
             if let Some((topic, text)) = self.packet(frame) {
                 let [from, to] = [from, to].map(|node| self.latest(node));
-                self.heard.push(Heard { at, ends: Some((from, to)), topic: topic.to_owned(), text });
+                self.heard.push(Heard {
+                    at,
+                    ends: Some((from, to)),
+                    topic: topic.to_owned(),
+                    text,
+                });
             }
             return;
         }
@@ -161,7 +177,12 @@ impl Conversation {
         }
         for (kind, body) in overheard.records() {
             if let Some((topic, text)) = self.record(from.node, to.node, kind, body) {
-                self.heard.push(Heard { at, ends: Some((name_of(from), name_of(to))), topic, text });
+                self.heard.push(Heard {
+                    at,
+                    ends: Some((name_of(from), name_of(to))),
+                    topic,
+                    text,
+                });
             }
         }
     }
@@ -192,7 +213,8 @@ impl Conversation {
             index::FENCED => return Some(("fenced", format!("incarnation {commit} is fenced"))),
             index::TO_RUNTIME => {
                 let inner = frames::look(&frame[ENCAPSULATION_LEN..])?;
-                let known = self.known(&frames::key(inner.source, inner.destination, inner.protocol));
+                let known =
+                    self.known(&frames::key(inner.source, inner.destination, inner.protocol));
                 let flow = known.unwrap_or_else(|| self.flow_of_epoch(commit));
                 self.epochs.insert(commit, flow);
                 let counts = &mut self.counts;
@@ -207,8 +229,12 @@ impl Conversation {
         };
         let packet = format!("packet {of} of flow {number}");
         let text = match at {
-            index::TO_RUNTIME if flags & Flags::REPLAY != 0 => format!("{packet} again, epoch {commit}"),
-            index::TO_RUNTIME if flags & Flags::NEW != 0 => format!("{packet}, which it opens, epoch {commit}"),
+            index::TO_RUNTIME if flags & Flags::REPLAY != 0 => {
+                format!("{packet} again, epoch {commit}")
+            }
+            index::TO_RUNTIME if flags & Flags::NEW != 0 => {
+                format!("{packet}, which it opens, epoch {commit}")
+            }
             index::TO_RUNTIME => format!("{packet}, epoch {commit}"),
             index::TO_REPLICA => format!("{packet}: release it when commit {commit} is saved"),
             index::RELEASED => format!("{packet} leaves"),
@@ -217,7 +243,13 @@ impl Conversation {
         Some(("packet", text))
     }
 
-    fn record(&mut self, from: NodeId, to: NodeId, kind: u8, body: &[u8]) -> Option<(String, String)> {
+    fn record(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        kind: u8,
+        body: &[u8],
+    ) -> Option<(String, String)> {
         if kind == message::CONTROL || kind == message::NUMBERED {
             let (number, said) = match kind {
                 message::CONTROL => (None, Control::decode(body).ok()?),
@@ -225,7 +257,10 @@ impl Conversation {
             };
             let text = control(&said)?;
             let topic = text.split([' ', ':', ',']).next().unwrap_or_default().to_owned();
-            return Some((topic, number.map_or_else(|| text.clone(), |number| format!("{text} (order {number})"))));
+            return Some((
+                topic,
+                number.map_or_else(|| text.clone(), |number| format!("{text} (order {number})")),
+            ));
         }
         let text = if kind <= holdfast_protection::kind::LAST {
             self.protection(kind, &mut Fields(body.get(2..)?))?
@@ -251,19 +286,26 @@ impl Conversation {
                 format!("state of {}: commit {commit}", self.actor(fields)?)
             }
             kind::DELTA => {
-                let (commit, _hash, epoch, version) = (fields.u32()?, fields.u64()?, fields.u32()?, fields.u32()?);
+                let (commit, _hash, epoch, version) =
+                    (fields.u32()?, fields.u64()?, fields.u32()?, fields.u32()?);
                 let flow = self.flow_of_epoch(epoch);
-                format!("changes of flow {flow}, epoch {epoch}, since version {version}: commit {commit}")
+                format!(
+                    "changes of flow {flow}, epoch {epoch}, since version {version}: commit {commit}"
+                )
             }
             kind::SAVED => format!("saved up to commit {}", fields.u32()?),
             kind::REFUSED => {
                 let (commit, reason) = (fields.u32()?, *fields.0.first()?);
-                let reason = DropReason::from_index(reason.into()).map_or_else(String::new, |reason| reason.to_string());
+                let reason = DropReason::from_index(reason.into())
+                    .map_or_else(String::new, |reason| reason.to_string());
                 format!("commit {commit} refused: {reason}")
             }
             kind::END => {
                 let (commit, epoch) = (fields.u32()?, fields.u32()?);
-                format!("end of the copy of flow {}, epoch {epoch}: commit {commit}", self.flow_of_epoch(epoch))
+                format!(
+                    "end of the copy of flow {}, epoch {epoch}: commit {commit}",
+                    self.flow_of_epoch(epoch)
+                )
             }
             kind::FETCH => {
                 let (_, incarnation) = (fields.u32()?, fields.u32()?);
@@ -279,7 +321,10 @@ impl Conversation {
                 let mut inputs = Vec::new();
                 while let (Some(epoch), Some(offset)) = (fields.u32(), fields.u32()) {
                     let stamp = base.wrapping_add_signed(i64::from(offset as i32));
-                    let packet = self.packets.get(&stamp).map_or_else(|| "?".to_owned(), |(_, of)| of.to_string());
+                    let packet = self
+                        .packets
+                        .get(&stamp)
+                        .map_or_else(|| "?".to_owned(), |(_, of)| of.to_string());
                     inputs.push(format!("packet {packet} of flow {}", self.flow_of_epoch(epoch)));
                 }
                 format!("processed {}: commit {commit}", inputs.join(", "))
@@ -289,8 +334,12 @@ impl Conversation {
                 format!("copies have everything up to commit {covered}: commit {commit}")
             }
             kind::PASS => {
-                let (commit, epoch, whose, next) = (fields.u32()?, fields.u32()?, fields.peer()?, fields.u32()?);
-                format!("flow {} goes to {whose} under epoch {next}: commit {commit}", self.flow_of_epoch(epoch))
+                let (commit, epoch, whose, next) =
+                    (fields.u32()?, fields.u32()?, fields.peer()?, fields.u32()?);
+                format!(
+                    "flow {} goes to {whose} under epoch {next}: commit {commit}",
+                    self.flow_of_epoch(epoch)
+                )
             }
             kind::RECALL => format!("recall the flows of {}", fields.peer()?),
             kind::DEAL => {
@@ -339,7 +388,13 @@ impl Conversation {
 
     /// A record between runtime and switch, or between runtimes about moving flows, in
     /// words.
-    fn routing(&mut self, from: NodeId, to: NodeId, kind: u8, fields: &mut Fields<'_>) -> Option<String> {
+    fn routing(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        kind: u8,
+        fields: &mut Fields<'_>,
+    ) -> Option<String> {
         Some(match kind {
             message::CLAIM => {
                 let number = fields.u32()?;
@@ -349,13 +404,18 @@ impl Conversation {
             }
             message::CLAIMED => {
                 let number = fields.u32()?;
-                let flows = self.asked.get(&(to, message::CLAIM, number)).cloned().unwrap_or_default();
+                let flows =
+                    self.asked.get(&(to, message::CLAIM, number)).cloned().unwrap_or_default();
                 let mut given = Vec::new();
                 for flow in flows {
                     given.push(match Grant::decode(fields.bytes()?).ok()? {
                         Grant::Given { epoch, logged: 0 } => self.given(flow, epoch),
                         Grant::Given { epoch, logged } => {
-                            format!("{}, {} in the log", self.given(flow, epoch), many(logged as usize, "packet"))
+                            format!(
+                                "{}, {} in the log",
+                                self.given(flow, epoch),
+                                many(logged as usize, "packet")
+                            )
                         }
                         Grant::Refused => format!("flow {flow}: no"),
                         Grant::Retry => format!("flow {flow}: ask again"),
@@ -372,7 +432,8 @@ impl Conversation {
             }
             message::MOVED => {
                 let number = fields.u32()?;
-                let flows = self.asked.get(&(to, message::MOVE, number)).cloned().unwrap_or_default();
+                let flows =
+                    self.asked.get(&(to, message::MOVE, number)).cloned().unwrap_or_default();
                 let mut given = Vec::new();
                 for flow in flows {
                     given.push(match Epoch::given(fields.u32()?) {
@@ -388,28 +449,40 @@ impl Conversation {
                 let (_, text) = self.claims(fields);
                 format!("batch {number}: room for {text}?")
             }
-            message::PREPARED => format!("batch {}: welcome are {}", fields.u32()?, bits(fields.u32()?)),
+            message::PREPARED => {
+                format!("batch {}: welcome are {}", fields.u32()?, bits(fields.u32()?))
+            }
             message::FLOW => {
                 let (number, which) = (fields.u32()?, fields.bytes::<1>()?[0]);
                 format!("batch {number}, {}: {}", which + 1, self.actor(fields)?)
             }
-            message::ARRIVED => format!("batch {}: served are {}", fields.u32()?, bits(fields.u32()?)),
-            message::CANCEL => format!("batch {}: not to come are {}", fields.u32()?, bits(fields.u32()?)),
+            message::ARRIVED => {
+                format!("batch {}: served are {}", fields.u32()?, bits(fields.u32()?))
+            }
+            message::CANCEL => {
+                format!("batch {}: not to come are {}", fields.u32()?, bits(fields.u32()?))
+            }
             message::ENDED | message::SETTLED => {
                 let flows = fields.all::<Ended>();
                 let verb = if kind == message::ENDED { "has ended" } else { "has arrived" };
-                let text = |ended: &Ended| format!("flow {} of epoch {} {verb}", self.flow(&ended.key.into()), ended.epoch);
+                let text = |ended: &Ended| {
+                    format!("flow {} of epoch {} {verb}", self.flow(&ended.key.into()), ended.epoch)
+                };
                 flows.iter().map(text).collect::<Vec<_>>().join(", ")
             }
             message::TELL => "a new life: which routes are yours?".to_owned(),
             message::ROUTES => {
-                let (last, newest, _stamp) = (fields.bytes::<1>()?[0], fields.u32()?, fields.u64()?);
+                let (last, newest, _stamp) =
+                    (fields.bytes::<1>()?[0], fields.u32()?, fields.u64()?);
                 let mut routes = Vec::new();
                 for route in fields.all::<RouteInfo>() {
                     let flow = self.flow(&route.claim.key.into());
                     self.epochs.insert(route.claim.epoch().get(), flow);
                     let whose = runtime((route.node.get(), route.incarnation.get()));
-                    routes.push(format!("flow {flow} (epoch {}) leads to {whose}", route.claim.epoch()));
+                    routes.push(format!(
+                        "flow {flow} (epoch {}) leads to {whose}",
+                        route.claim.epoch()
+                    ));
                 }
                 let routes = if routes.is_empty() { "none".to_owned() } else { routes.join(", ") };
                 let more = if last == 1 { "" } else { "; more follow" };
@@ -422,18 +495,25 @@ impl Conversation {
                 match replay.count.get() {
                     0 => format!("replay of flow {flow} is over"),
                     count => {
-                        format!("replay {} of flow {flow}, the first is number {}", many(count as usize, "packet"), replay.first)
+                        format!(
+                            "replay {} of flow {flow}, the first is number {}",
+                            many(count as usize, "packet"),
+                            replay.first
+                        )
                     }
                 }
             }
-            message::UNLOGGED => format!("flow {} has nothing in the log", self.flow_of_epoch(fields.u32()?)),
+            message::UNLOGGED => {
+                format!("flow {} has nothing in the log", self.flow_of_epoch(fields.u32()?))
+            }
             _ => return None,
         })
     }
 }
 
 fn peers(peers: &[Peer]) -> String {
-    let names: Vec<String> = peers.iter().map(|peer| runtime((peer.node, peer.incarnation))).collect();
+    let names: Vec<String> =
+        peers.iter().map(|peer| runtime((peer.node, peer.incarnation))).collect();
     if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
 }
 
@@ -453,17 +533,28 @@ fn control(said: &Control) -> Option<String> {
                 MemberState::Leaving => "leaves",
                 MemberState::Failed => "has failed",
             };
-            let each: Vec<String> =
-                members.iter().map(|one| format!("{} {}", runtime((one.node, one.incarnation)), state(one.state))).collect();
+            let each: Vec<String> = members
+                .iter()
+                .map(|one| format!("{} {}", runtime((one.node, one.incarnation)), state(one.state)))
+                .collect();
             format!("view {version}: {}", each.join(", "))
         }
-        Control::Recover { node, incarnation } => format!("recover {}", runtime((*node, *incarnation))),
+        Control::Recover { node, incarnation } => {
+            format!("recover {}", runtime((*node, *incarnation)))
+        }
         Control::Recovered { node, incarnation, flows, broken } => {
             let broken = if *broken > 0 { format!(", {broken} broken") } else { String::new() };
-            format!("recovered {}: {}{broken}", runtime((*node, *incarnation)), many(*flows as usize, "flow"))
+            format!(
+                "recovered {}: {}{broken}",
+                runtime((*node, *incarnation)),
+                many(*flows as usize, "flow")
+            )
         }
         Control::Waits { node, incarnation, .. } => {
-            format!("waits: what is open of {} waits until others are swept", runtime((*node, *incarnation)))
+            format!(
+                "waits: what is open of {} waits until others are swept",
+                runtime((*node, *incarnation))
+            )
         }
         Control::Adopted { numbers, .. } => format!("adopted {} of a pool", count(numbers.len())),
         Control::Sweep { node, incarnation, is_over } => {
@@ -471,42 +562,66 @@ fn control(said: &Control) -> Option<String> {
             format!("sweep the routes of {}{over}", runtime((*node, *incarnation)))
         }
         Control::Unclaimed { node, incarnation, flows } => {
-            format!("unclaimed of {}: {}", runtime((*node, *incarnation)), many(*flows as usize, "flow"))
+            format!(
+                "unclaimed of {}: {}",
+                runtime((*node, *incarnation)),
+                many(*flows as usize, "flow")
+            )
         }
         Control::WantBlock { .. } => "want a block of a pool".to_owned(),
         Control::Grant { blocks, .. } => format!("grant {} of a pool", many(blocks.len(), "block")),
         Control::Deny { .. } => "deny: the pool has no block left".to_owned(),
         Control::Returned { numbers, .. } => format!("returned {} of a pool", count(numbers.len())),
-        Control::Taken { numbers, .. } => format!("taken: flows elsewhere hold {}", count(numbers.len())),
+        Control::Taken { numbers, .. } => {
+            format!("taken: flows elsewhere hold {}", count(numbers.len()))
+        }
         Control::SpareBlocks { .. } => "spare blocks of a pool?".to_owned(),
         Control::Spared { blocks, .. } => format!("spared {}", many(blocks.len(), "block")),
         Control::Migrate { targets, limit, .. } => {
             let targets: Vec<String> = targets.iter().map(|target| runtime(*target)).collect();
-            let limit =
-                if *limit == u64::MAX { "all flows".to_owned() } else { format!("up to {}", many(*limit as usize, "flow")) };
+            let limit = if *limit == u64::MAX {
+                "all flows".to_owned()
+            } else {
+                format!("up to {}", many(*limit as usize, "flow"))
+            };
             format!("migrate {limit} to {}", targets.join(", "))
         }
         Control::Migrated { moved, last, .. } => {
-            format!("migrated {}{}", many(*moved as usize, "flow"), if *last { ", all done" } else { " so far" })
+            format!(
+                "migrated {}{}",
+                many(*moved as usize, "flow"),
+                if *last { ", all done" } else { " so far" }
+            )
         }
-        Control::Serve { switch, host, term, .. } => format!("serve switch {switch} on host {host} in term {term}"),
+        Control::Serve { switch, host, term, .. } => {
+            format!("serve switch {switch} on host {host} in term {term}")
+        }
         Control::Admit { peers: who } => format!("admit {}", peers(who)),
-        Control::Recovering { dead, epoch } => format!("recovering {}; the newest epoch known is {epoch}", peers(dead)),
+        Control::Recovering { dead, epoch } => {
+            format!("recovering {}; the newest epoch known is {epoch}", peers(dead))
+        }
         Control::Account { .. } => "account, please: a new life".to_owned(),
         Control::Holds { blocks, .. } => format!("holds {} of a pool", many(blocks.len(), "block")),
         Control::Accounted { .. } => "accounted: that is all".to_owned(),
         Control::Present { peers: who } => format!("present are {}", peers(who)),
         Control::Start { node, incarnation } => format!("start {}", runtime((*node, *incarnation))),
-        Control::Started { node, incarnation } => format!("started {}", runtime((*node, *incarnation))),
+        Control::Started { node, incarnation } => {
+            format!("started {}", runtime((*node, *incarnation)))
+        }
         Control::Fence { node, incarnation } => format!("fence {}", runtime((*node, *incarnation))),
         Control::Ended { node, incarnation, flows, .. } => {
-            let flows =
-                flows.map_or_else(String::new, |flows| format!("; the switch had sent it {}", many(flows as usize, "flow")));
+            let flows = flows.map_or_else(String::new, |flows| {
+                format!("; the switch had sent it {}", many(flows as usize, "flow"))
+            });
             format!("ended is {}{flows}", runtime((*node, *incarnation)))
         }
         Control::Stop { node, incarnation } => format!("stop {}", runtime((*node, *incarnation))),
-        Control::Silent { node, incarnation } => format!("silent is {}", runtime((*node, *incarnation))),
-        Control::Alive { node, incarnation } => format!("alive is {}", runtime((*node, *incarnation))),
+        Control::Silent { node, incarnation } => {
+            format!("silent is {}", runtime((*node, *incarnation)))
+        }
+        Control::Alive { node, incarnation } => {
+            format!("alive is {}", runtime((*node, *incarnation)))
+        }
         Control::Order { order, .. } => format!("operator: {order:?}"),
         Control::Answer { .. }
         | Control::Report(_)

@@ -34,7 +34,12 @@ fn ipv4(source: [u8; 4], destination: [u8; 4], protocol: u8, segment: &[u8]) -> 
 
 pub(crate) fn udp(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
     let len = (8 + payload.len()) as u16;
-    let header = Udp { source: source.1.into(), destination: destination.1.into(), len: len.into(), checksum: 0.into() };
+    let header = Udp {
+        source: source.1.into(),
+        destination: destination.1.into(),
+        len: len.into(),
+        checksum: 0.into(),
+    };
     let mut segment = header.as_bytes().to_vec();
     segment.extend_from_slice(payload);
     let sum = match checksum::transport(&source.0, &destination.0, proto::UDP, &segment) {
@@ -62,7 +67,8 @@ pub(crate) fn echo(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
     let is_request = is_echo_request(source, destination);
     let identifier = if is_request { source.1 } else { destination.1 };
     let [a, b] = identifier.to_be_bytes();
-    let mut segment = vec![if is_request { icmp::ECHO } else { icmp::ECHO_REPLY }, 0, 0, 0, a, b, 0, 1];
+    let mut segment =
+        vec![if is_request { icmp::ECHO } else { icmp::ECHO_REPLY }, 0, 0, 0, a, b, 0, 1];
     segment.extend_from_slice(payload);
     let sum = checksum::checksum(&segment);
     segment[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -71,7 +77,11 @@ pub(crate) fn echo(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
 
 /// A UDP datagram, or an echo if the protocol is ICMP.
 pub(crate) fn datagram(protocol: u8, source: End, destination: End, payload: &[u8]) -> Vec<u8> {
-    if protocol == proto::ICMP { echo(source, destination, payload) } else { udp(source, destination, payload) }
+    if protocol == proto::ICMP {
+        echo(source, destination, payload)
+    } else {
+        udp(source, destination, payload)
+    }
 }
 
 /// The frame's packet in fragments, in order. The first has `first` bytes behind the IPv4
@@ -150,7 +160,14 @@ impl Reassembly {
     }
 }
 
-pub(crate) fn tcp(source: End, destination: End, flags: u8, sequence: u32, acknowledgement: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn tcp(
+    source: End,
+    destination: End,
+    flags: u8,
+    sequence: u32,
+    acknowledgement: u32,
+    payload: &[u8],
+) -> Vec<u8> {
     let header = Tcp {
         source: source.1.into(),
         destination: destination.1.into(),
@@ -232,12 +249,15 @@ pub(crate) fn look(frame: &[u8]) -> Option<Seen<'_>> {
     match header.protocol {
         proto::UDP => {
             let (udp, payload) = Udp::ref_from_prefix(segment).ok()?;
-            (seen.source.1, seen.destination.1, seen.payload) = (udp.source.get(), udp.destination.get(), payload);
+            (seen.source.1, seen.destination.1, seen.payload) =
+                (udp.source.get(), udp.destination.get(), payload);
         }
         proto::TCP => {
             let (tcp, payload) = Tcp::ref_from_prefix(segment).ok()?;
-            (seen.source.1, seen.destination.1, seen.payload) = (tcp.source.get(), tcp.destination.get(), payload);
-            (seen.flags, seen.sequence, seen.acknowledgement) = (tcp.flags, tcp.sequence.get(), tcp.acknowledgement.get());
+            (seen.source.1, seen.destination.1, seen.payload) =
+                (tcp.source.get(), tcp.destination.get(), payload);
+            (seen.flags, seen.sequence, seen.acknowledgement) =
+                (tcp.flags, tcp.sequence.get(), tcp.acknowledgement.get());
         }
         proto::ICMP => {
             let identifier = u16::from_be_bytes(*segment.get(4..)?.first_chunk()?);
@@ -269,7 +289,10 @@ pub(crate) fn key(source: End, destination: End, protocol: u8) -> FlowKey {
 pub(crate) fn rewrite_udp(packet: &mut Packet, at: usize, value: u64) {
     let segment = packet.l4_mut();
     let place = 8 + at;
-    let Some(old) = segment.get(place..place + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok()) else { return };
+    let Some(old) = segment.get(place..place + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok())
+    else {
+        return;
+    };
     let new = value.to_be_bytes();
     segment[place..place + 8].copy_from_slice(&new);
     let sum = u16::from_be_bytes([segment[6], segment[7]]);
@@ -290,8 +313,10 @@ pub(crate) fn is_messages(frame: &[u8]) -> bool {
 /// `None` for replays and OAM frames.
 pub(crate) fn in_hand(frame: &[u8]) -> Option<(NodeId, u64)> {
     let (of, stamp) = (frame.get(14..22)?, frame.get(22..30)?);
-    let is_packet =
-        ethertype(frame) == ETHERTYPE_NSH && of[7] == index::TO_RUNTIME && of[0] & 0x20 == 0 && of[4] & Flags::REPLAY == 0;
+    let is_packet = ethertype(frame) == ETHERTYPE_NSH
+        && of[7] == index::TO_RUNTIME
+        && of[0] & 0x20 == 0
+        && of[4] & Flags::REPLAY == 0;
     let switch = node_at(frame, 6).filter(|_| is_packet)?;
     Some((switch, u64::from_be_bytes(stamp.try_into().ok()?)))
 }
@@ -312,7 +337,10 @@ pub(crate) fn destination(frame: &[u8]) -> Option<NodeId> {
 
 /// Kinds of the records in a frame.
 pub(crate) fn records(frame: &[u8]) -> impl Iterator<Item = u8> {
-    Overheard::read(frame).into_iter().flat_map(|overheard| overheard.records()).map(|(kind, _)| kind)
+    Overheard::read(frame)
+        .into_iter()
+        .flat_map(|overheard| overheard.records())
+        .map(|(kind, _)| kind)
 }
 
 /// A record in a few words. Control messages, which are rare, are shown whole.

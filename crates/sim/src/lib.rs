@@ -26,7 +26,10 @@ pub use conversation::Heard;
 pub use holdfast_protection::Plan as Preset;
 pub use holdfast_wire::fault::{Fault, Planted, plant};
 pub use peers::SILENT;
-pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Reset, Step, Way, When, Whom};
+pub use plan::{
+    ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Reset, Step, Way,
+    When, Whom,
+};
 pub use random::Random;
 pub use refuser::{GUARDED, SHUT, limited, passes};
 pub use scenario::{COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM, Scenario, in_worlds, presets};

@@ -87,7 +87,9 @@ impl Loss {
         let Some(seen) = frames::look(frame) else { return };
         if let Some(Revealed { id, way, count, .. }) = stamper::revealed(&seen, clients) {
             self.left.entry(id).or_default().push((now, way, count));
-        } else if let Some(client) = clients.iter().find(|one| one.ends() == (seen.destination, seen.source, seen.protocol)) {
+        } else if let Some(client) =
+            clients.iter().find(|one| one.ends() == (seen.destination, seen.source, seen.protocol))
+        {
             self.left.entry(client.id()).or_default().push((now, 1, 1));
         }
     }
@@ -96,7 +98,12 @@ impl Loss {
     /// before has lost it, with its state: no packet of it leaves, and its next packet
     /// may open it anew. `Checkers::check_rivals` checks whether the key may change
     /// hands.
-    pub(crate) fn passed_on(&mut self, frame: &[u8], clients: &[Client], rivals: &BTreeMap<u32, u32>) {
+    pub(crate) fn passed_on(
+        &mut self,
+        frame: &[u8],
+        clients: &[Client],
+        rivals: &BTreeMap<u32, u32>,
+    ) {
         if rivals.is_empty() {
             return;
         }
@@ -122,7 +129,9 @@ impl Loss {
     ) {
         let Some(Failure { at, was_safe }) = self.failures.remove(&dead) else { return };
         for route in routes.iter().filter(|route| route.is_real) {
-            let Some(client) = clients.iter().find(|client| key_of(client) == route.key) else { continue };
+            let Some(client) = clients.iter().find(|client| key_of(client) == route.key) else {
+                continue;
+            };
             let left = self.left.get(&client.id()).map_or(&[][..], Vec::as_slice);
             let left_before = |time: u64| {
                 let highest = |way: usize| {
@@ -152,7 +161,9 @@ impl Loss {
                 };
                 Some((is_latest, checkers.counts(flows, slot)))
             });
-            let is_of_dead = |header: &ActorHeader| (header.peer, header.peer_incarnation) == (dead.node, dead.incarnation);
+            let is_of_dead = |header: &ActorHeader| {
+                (header.peer, header.peer_incarnation) == (dead.node, dead.incarnation)
+            };
             let written_back = pages(usize::from(route.chain), &route.key).map(|(flows, slot)| {
                 let header = flows.header(slot);
                 (header.epoch == route.epoch && is_of_dead(header), checkers.counts(flows, slot))
@@ -165,7 +176,10 @@ impl Loss {
                 None => {
                     let due = left_before(has_arrived);
                     if due > 0 && was_safe {
-                        let text = format!("connection {}: {due} packets had left, and no runtime has a snapshot", client.id());
+                        let text = format!(
+                            "connection {}: {due} packets had left, and no runtime has a snapshot",
+                            client.id()
+                        );
                         checkers.violations.push(Violation { invariant: INVARIANT, text });
                     }
                     self.floors.remove(&route.key);
@@ -179,7 +193,10 @@ impl Loss {
                         self.worst = self.worst.max(due.saturating_sub(known));
                     }
                     if known + self.limit < due && was_safe {
-                        let text = format!("connection {}: {due} packets had left, the snapshot knows {known}", client.id());
+                        let text = format!(
+                            "connection {}: {due} packets had left, the snapshot knows {known}",
+                            client.id()
+                        );
                         checkers.violations.push(Violation { invariant: INVARIANT, text });
                     }
                     // A flow of which no packet has left has no state that must survive.
@@ -198,17 +215,26 @@ impl Loss {
     /// `dead` died while there was no switch, and the next switch knows no routes yet. A
     /// flow that is younger than the time under way, and that nobody has any more, may
     /// begin anew.
-    pub(crate) fn given_up_unheard<'a>(&mut self, dead: Peer, living: &[&Runtime], pages: &Pages<'a>, clients: &[Client]) {
+    pub(crate) fn given_up_unheard<'a>(
+        &mut self,
+        dead: Peer,
+        living: &[&Runtime],
+        pages: &Pages<'a>,
+        clients: &[Client],
+    ) {
         let Some(Failure { at, .. }) = self.failures.remove(&dead) else { return };
         for client in clients {
             let key = key_of(client);
             let left = self.left.get(&client.id()).map_or(&[][..], Vec::as_slice);
-            let is_young = !left.is_empty() && left.iter().all(|(time, ..)| time + self.on_the_way > at);
+            let is_young =
+                !left.is_empty() && left.iter().all(|(time, ..)| time + self.on_the_way > at);
             if !is_young {
                 continue;
             }
             let has_it = |flows: &Flows| flows.find(&key, flows.hash(&key)).is_some();
-            let is_living = living.iter().any(|runtime| (0..).map_while(|chain| runtime.flows(chain)).any(has_it));
+            let is_living = living
+                .iter()
+                .any(|runtime| (0..).map_while(|chain| runtime.flows(chain)).any(has_it));
             if !is_living && !(0..CHAINS).any(|chain| pages(chain, &key).is_some()) {
                 self.left.remove(&client.id());
                 self.begun_anew.insert(client.id());
@@ -221,13 +247,17 @@ impl Loss {
         for (key, floor) in &self.floors {
             for served in serving {
                 let owned = |flows: &&Flows| {
-                    flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).life().is_owned())
+                    flows
+                        .find(key, flows.hash(key))
+                        .is_some_and(|found| flows.header(found.slot).life().is_owned())
                 };
                 let Some(flows) = served.flows().find(owned) else { continue };
                 let Some(found) = flows.find(key, flows.hash(key)) else { continue };
                 let counts = checkers.counts(flows, found.slot);
                 if counts[0] < floor[0] || counts[1] < floor[1] {
-                    let text = format!("{key}: the snapshot knew {floor:?}, who serves it now knows {counts:?}");
+                    let text = format!(
+                        "{key}: the snapshot knew {floor:?}, who serves it now knows {counts:?}"
+                    );
                     checkers.violations.push(Violation { invariant: INVARIANT, text });
                 }
             }

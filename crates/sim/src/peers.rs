@@ -78,7 +78,15 @@ pub(crate) struct TcpClient {
 }
 
 impl TcpClient {
-    pub(crate) fn new(id: u32, local: End, remote: End, chunks: u32, initial: u32, start: u64, pause: u64) -> TcpClient {
+    pub(crate) fn new(
+        id: u32,
+        local: End,
+        remote: End,
+        chunks: u32,
+        initial: u32,
+        start: u64,
+        pause: u64,
+    ) -> TcpClient {
         TcpClient {
             id,
             local,
@@ -107,7 +115,12 @@ impl TcpClient {
         Some(match self.established {
             true => judge(seen.sequence, self.their_next),
             // Before the client is synchronised, a reset has to acknowledge its SYN.
-            false if seen.flags & tcp_flags::ACK != 0 && seen.acknowledgement == self.initial.wrapping_add(1) => Reset::Exact,
+            false
+                if seen.flags & tcp_flags::ACK != 0
+                    && seen.acknowledgement == self.initial.wrapping_add(1) =>
+            {
+                Reset::Exact
+            }
             false => Reset::Ignored,
         })
     }
@@ -154,13 +167,21 @@ impl TcpClient {
 
     /// Whether the client has acknowledged everything before this sequence number.
     fn has_asked_for(&self, sequence: u32) -> bool {
-        self.established && self.their_next.wrapping_sub(sequence) <= (self.chunks + 1) * CHUNK as u32
+        self.established
+            && self.their_next.wrapping_sub(sequence) <= (self.chunks + 1) * CHUNK as u32
     }
 
     fn on_frame(&mut self, seen: Seen<'_>, now: u64) -> Option<Vec<u8>> {
         if self.was_reset && seen.flags & tcp_flags::RST == 0 {
             // The client has no connection any more.
-            return Some(frames::tcp(self.local, self.remote, tcp_flags::RST, seen.acknowledgement, 0, &[]));
+            return Some(frames::tcp(
+                self.local,
+                self.remote,
+                tcp_flags::RST,
+                seen.acknowledgement,
+                0,
+                &[],
+            ));
         }
         if self.progress != Progress::Running {
             return None;
@@ -211,7 +232,8 @@ const LONGEST: usize = WRITTEN + 12 * 8;
 fn payload(id: u32, number: u32, is_large: bool) -> Vec<u8> {
     let mut name = id.to_be_bytes().to_vec();
     name.extend_from_slice(&number.to_be_bytes());
-    let len = if is_large { WRITTEN + 8 * (4 + (id.wrapping_add(number) % 9) as usize) } else { WRITTEN };
+    let len =
+        if is_large { WRITTEN + 8 * (4 + (id.wrapping_add(number) % 9) as usize) } else { WRITTEN };
     let mut payload = name.repeat(LONGEST / 8);
     payload.truncate(len);
     payload[8..WRITTEN].fill(0);
@@ -249,7 +271,19 @@ impl UdpClient {
         pause: u64,
     ) -> UdpClient {
         let (progress, due) = (Progress::Running, start);
-        UdpClient { id, local, remote, protocol, is_large, datagrams, sent: 0, answered: 0, pause, due, progress }
+        UdpClient {
+            id,
+            local,
+            remote,
+            protocol,
+            is_large,
+            datagrams,
+            sent: 0,
+            answered: 0,
+            pause,
+            due,
+            progress,
+        }
     }
 
     fn on_timer(&mut self, now: u64) -> Option<Vec<u8>> {
@@ -266,7 +300,8 @@ impl UdpClient {
     /// A client whose datagrams are all rejected is done once it has sent all and one is
     /// rejected.
     fn on_refusal(&mut self) {
-        if self.remote == SHUT && self.sent >= self.datagrams && self.progress == Progress::Running {
+        if self.remote == SHUT && self.sent >= self.datagrams && self.progress == Progress::Running
+        {
             self.progress = Progress::Done;
         }
     }
@@ -333,7 +368,8 @@ impl Client {
     /// Whether this is a segment that the client may have sent.
     pub(crate) fn has_sent(&self, seen: &Seen<'_>) -> bool {
         let Client::Tcp(client) = self else { return false };
-        (client.local, client.remote) == (seen.source, seen.destination) && client.has_sent(seen.sequence)
+        (client.local, client.remote) == (seen.source, seen.destination)
+            && client.has_sent(seen.sequence)
     }
 
     /// Packet limit of the client's connection, if it has one.
@@ -395,7 +431,10 @@ pub(crate) fn is_inside((address, _): End) -> bool {
 pub(crate) fn whose<'a>(clients: &'a [Client], seen: &Seen<'_>) -> Option<(&'a Client, usize)> {
     let client = match seen.protocol {
         proto::TCP => clients.iter().find(|client| match client {
-            Client::Tcp(tcp) => (tcp.local, tcp.remote) == (seen.destination, seen.source) || tcp.has_sent(seen.sequence),
+            Client::Tcp(tcp) => {
+                (tcp.local, tcp.remote) == (seen.destination, seen.source)
+                    || tcp.has_sent(seen.sequence)
+            }
             Client::Udp(_) => false,
         })?,
         _ => {
@@ -432,8 +471,10 @@ impl Server {
     pub(crate) fn has_sent(&self, switch: u16, seen: &Seen<'_>) -> bool {
         let served = self.connections.get(&(switch, seen.destination, seen.source));
         served.is_some_and(|served| {
-            let [from, until] = [seen.sequence, served.next].map(|sequence| sequence.wrapping_sub(served.initial));
-            from.saturating_add(seen.payload.len() as u32) <= until && seen.flags & tcp_flags::RST == 0
+            let [from, until] =
+                [seen.sequence, served.next].map(|sequence| sequence.wrapping_sub(served.initial));
+            from.saturating_add(seen.payload.len() as u32) <= until
+                && seen.flags & tcp_flags::RST == 0
         })
     }
 
@@ -457,13 +498,25 @@ impl Server {
     /// long (RFC 9293, section 3.8.4). `None` if the server has no such connection.
     pub(crate) fn keep_alive(&self, switch: u16, client: &Client) -> Option<Vec<u8>> {
         let ((_, source, destination), served) = self.limited(switch, client)?;
-        let probe = || frames::tcp(*destination, *source, tcp_flags::ACK, served.next.wrapping_sub(1), served.their_next, &[]);
+        let probe = || {
+            frames::tcp(
+                *destination,
+                *source,
+                tcp_flags::ACK,
+                served.next.wrapping_sub(1),
+                served.their_next,
+                &[],
+            )
+        };
         (!served.was_reset).then(probe)
     }
 
     /// The server's judgement of a reset that may come. `None` for any other segment.
     pub(crate) fn judges(&self, switch: u16, seen: &Seen<'_>) -> Option<Reset> {
-        let served = self.connections.get(&(switch, seen.source, seen.destination)).filter(|served| !served.was_reset)?;
+        let served = self
+            .connections
+            .get(&(switch, seen.source, seen.destination))
+            .filter(|served| !served.was_reset)?;
         let may_come = seen.flags & tcp_flags::RST != 0 && limit(seen.destination).is_some();
         may_come.then(|| judge(seen.sequence, served.their_next))
     }
@@ -473,8 +526,11 @@ impl Server {
             return None;
         }
         if seen.protocol != proto::TCP {
-            let is_asked = seen.protocol == proto::UDP || seen.destination.1 == frames::echo_port(seen.source.1);
-            return is_asked.then(|| frames::datagram(seen.protocol, seen.destination, seen.source, seen.payload));
+            let is_asked = seen.protocol == proto::UDP
+                || seen.destination.1 == frames::echo_port(seen.source.1);
+            return is_asked.then(|| {
+                frames::datagram(seen.protocol, seen.destination, seen.source, seen.payload)
+            });
         }
         let ends = (switch, seen.source, seen.destination);
         let reply = |served: &Served, flags: u8, sequence: u32, payload: &[u8]| {
@@ -484,7 +540,11 @@ impl Server {
             let how = self.judges(switch, &seen)?;
             let served = self.connections.get_mut(&ends)?;
             served.was_reset = how == Reset::Exact;
-            return if how == Reset::Challenged { reply(served, tcp_flags::ACK, served.next, &[]) } else { None };
+            return if how == Reset::Challenged {
+                reply(served, tcp_flags::ACK, served.next, &[])
+            } else {
+                None
+            };
         }
         if seen.flags & tcp_flags::SYN != 0 {
             let served = self.connections.entry(ends).or_insert_with(|| Served::new(random));
@@ -492,13 +552,16 @@ impl Server {
                 *served = Served::new(random);
             }
             // A SYN with another sequence number begins the connection anew.
-            if served.their_next != seen.sequence.wrapping_add(1) && served.next == served.initial.wrapping_add(1) {
+            if served.their_next != seen.sequence.wrapping_add(1)
+                && served.next == served.initial.wrapping_add(1)
+            {
                 served.their_next = seen.sequence.wrapping_add(1);
             }
             let initial = served.initial;
             return reply(served, tcp_flags::SYN | tcp_flags::ACK, initial, &[]);
         }
-        let Some(served) = self.connections.get_mut(&ends).filter(|served| !served.was_reset) else {
+        let Some(served) = self.connections.get_mut(&ends).filter(|served| !served.was_reset)
+        else {
             return Some(frames::tcp(ends.2, ends.1, tcp_flags::RST, seen.acknowledgement, 0, &[]));
         };
         if seen.payload.is_empty() {
@@ -513,7 +576,11 @@ impl Server {
         // The server has that chunk already: the echo was lost, so it is sent again.
         let is_last = seen.sequence.wrapping_add(seen.payload.len() as u32) == served.their_next;
         let sequence = served.next.wrapping_sub(seen.payload.len() as u32);
-        if is_last { reply(served, tcp_flags::ACK | tcp_flags::PSH, sequence, seen.payload) } else { None }
+        if is_last {
+            reply(served, tcp_flags::ACK | tcp_flags::PSH, sequence, seen.payload)
+        } else {
+            None
+        }
     }
 }
 
@@ -530,14 +597,25 @@ mod tests {
         let initial = u32::MAX - 1;
         let mut said = |flags, sequence, payload: &[u8]| {
             let asked = frames::tcp(CLIENT, HOST, flags, sequence, 0, payload);
-            let frame = server.on_frame(1, frames::read(&asked).expect("a segment"), initial).expect("an answer");
+            let frame = server
+                .on_frame(1, frames::read(&asked).expect("a segment"), initial)
+                .expect("an answer");
             let seen = frames::read(&frame).expect("a segment");
             assert!(server.has_sent(1, &seen) && !server.has_sent(0, &seen), "it came by switch 1");
             for (wrong, what) in [
-                (Seen { source: ([198, 51, 100, 4], 1030), ..seen }, "the end under which it is published"),
+                (
+                    Seen { source: ([198, 51, 100, 4], 1030), ..seen },
+                    "the end under which it is published",
+                ),
                 (Seen { destination: ([192, 0, 2, 50], 2007), ..seen }, "another client"),
                 (Seen { sequence: initial.wrapping_sub(1), ..seen }, "before the first number"),
-                (Seen { sequence: seen.sequence.wrapping_add(1 + u32::from(payload.is_empty())), ..seen }, "not yet"),
+                (
+                    Seen {
+                        sequence: seen.sequence.wrapping_add(1 + u32::from(payload.is_empty())),
+                        ..seen
+                    },
+                    "not yet",
+                ),
                 (Seen { flags: tcp_flags::RST, ..seen }, "a reset"),
             ] {
                 assert!(!server.has_sent(1, &wrong), "{what}");

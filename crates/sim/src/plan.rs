@@ -56,7 +56,8 @@ pub struct Habits {
 
 impl Habits {
     /// Every frame arrives, once, after the same time.
-    pub const CALM: Habits = Habits { delay: (20_000, 20_000), lose: 0, double: 0, stray: 0, stale: 0 };
+    pub const CALM: Habits =
+        Habits { delay: (20_000, 20_000), lose: 0, double: 0, stray: 0, stale: 0 };
 }
 
 /// A node's clock, compared with the world's.
@@ -304,7 +305,8 @@ pub struct Exit {
 impl Exit {
     /// The number of a datagram's connection, from 0: the payload has it.
     pub fn connection(&self) -> Option<usize> {
-        let seen = crate::frames::read(&self.frame).filter(|seen| seen.protocol == holdfast_wire::header::proto::UDP)?;
+        let seen = crate::frames::read(&self.frame)
+            .filter(|seen| seen.protocol == holdfast_wire::header::proto::UDP)?;
         let id = seen.payload.first_chunk::<4>()?;
         (u32::from_be_bytes(*id) as usize).checked_sub(1)
     }

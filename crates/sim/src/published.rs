@@ -17,7 +17,8 @@ const HOST: [u8; 4] = [10, 0, 0, 40];
 const WHOLE_HOST: [u8; 4] = [10, 0, 0, 41];
 
 /// Published ports: protocol, first and last outside, first inside.
-const PORTS: [(u8, u16, u16, u16); 2] = [(proto::TCP, 1030, 1030, 22), (proto::UDP, 1040, 1103, 5000)];
+const PORTS: [(u8, u16, u16, u16); 2] =
+    [(proto::TCP, 1030, 1030, 22), (proto::UDP, 1040, 1103, 5000)];
 /// Published ports of [`POOLED`], which the NAT must not lease.
 pub(crate) const COUNT: u16 = 65;
 
@@ -31,9 +32,11 @@ pub(crate) const BACKEND: End = ([198, 51, 100, 13], 9);
 
 /// The static mappings, as an operator writes them.
 pub(crate) fn mappings() -> Vec<String> {
-    let [pooled, whole, host, whole_host] = [POOLED, WHOLE, HOST, WHOLE_HOST].map(std::net::Ipv4Addr::from);
+    let [pooled, whole, host, whole_host] =
+        [POOLED, WHOLE, HOST, WHOLE_HOST].map(std::net::Ipv4Addr::from);
     let ports = PORTS.iter().map(|(protocol, first, last, inside)| {
-        let (name, inside_last) = (if *protocol == proto::TCP { "tcp" } else { "udp" }, inside + (last - first));
+        let (name, inside_last) =
+            (if *protocol == proto::TCP { "tcp" } else { "udp" }, inside + (last - first));
         format!("{name} {pooled}:{first}-{last} -> {host}:{inside}-{inside_last}")
     });
     ports.chain([format!("{whole} -> {whole_host}")]).collect()
@@ -73,7 +76,9 @@ pub(crate) fn inside_of(protocol: u8, (address, port): End) -> Option<End> {
     if address == WHOLE {
         return Some((WHOLE_HOST, port));
     }
-    let is_it = |&&(of, first, last, _): &&(u8, u16, u16, u16)| of == protocol && first <= port && port <= last;
+    let is_it = |&&(of, first, last, _): &&(u8, u16, u16, u16)| {
+        of == protocol && first <= port && port <= last
+    };
     let (_, first, _, inside) = PORTS.iter().find(is_it).filter(|_| address == POOLED)?;
     Some((HOST, inside + (port - first)))
 }
@@ -83,8 +88,9 @@ pub(crate) fn outside_of(protocol: u8, (address, port): End) -> Option<End> {
     if address == WHOLE_HOST {
         return Some((WHOLE, port));
     }
-    let is_it =
-        |&&(of, first, last, inside): &&(u8, u16, u16, u16)| of == protocol && inside <= port && port - inside <= last - first;
+    let is_it = |&&(of, first, last, inside): &&(u8, u16, u16, u16)| {
+        of == protocol && inside <= port && port - inside <= last - first
+    };
     let (_, first, _, inside) = PORTS.iter().find(is_it).filter(|_| address == HOST)?;
     Some((POOLED, first + (port - inside)))
 }

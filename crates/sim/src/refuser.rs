@@ -6,7 +6,9 @@
 //! directions together; all later ones are rejected.
 
 use crate::plan::End;
-use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Opening, Packet, Verdict};
+use holdfast_nf::{
+    ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Opening, Packet, Verdict,
+};
 use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
 
@@ -48,7 +50,9 @@ pub(crate) struct Refuser;
 
 /// Destination port of a UDP packet.
 fn port(packet: &Packet) -> Option<u16> {
-    FlowKey::of(packet).filter(|key| key.protocol == u16::from(proto::UDP)).map(|key| key.destination_port)
+    FlowKey::of(packet)
+        .filter(|key| key.protocol == u16::from(proto::UDP))
+        .map(|key| key.destination_port)
 }
 
 /// Packet limit of a segment's connection, if it has one.
@@ -75,17 +79,36 @@ impl NetworkFunction for Refuser {
     fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Begun> {
-        if port(packet) == Some(SHUT.1) { Open::Reject(DropReason::PolicyDenied) } else { Open::Accept(Begun::default()) }
+        if port(packet) == Some(SHUT.1) {
+            Open::Reject(DropReason::PolicyDenied)
+        } else {
+            Open::Accept(Begun::default())
+        }
     }
 
-    fn process(&self, packet: &mut Packet, flow: &mut Begun, _shared: &mut (), cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Begun,
+        _shared: &mut (),
+        cx: &mut Context,
+    ) -> Verdict {
         flow.packets += 1;
         if limit_of(packet, cx.direction()).is_some_and(|limit| flow.packets > limit) {
             return Verdict::Reject(DropReason::QuotaExceeded);
         }
-        let is_guarded = cx.direction() == Direction::Forward && flow.packets > 1 && port(packet) == Some(GUARDED.1);
-        let number =
-            packet.l4().get(12..16).and_then(|bytes| bytes.first_chunk()).map_or(0, |number| u32::from_be_bytes(*number));
-        if is_guarded && !passes(number) { Verdict::Reject(DropReason::PolicyDenied) } else { Verdict::Forward }
+        let is_guarded = cx.direction() == Direction::Forward
+            && flow.packets > 1
+            && port(packet) == Some(GUARDED.1);
+        let number = packet
+            .l4()
+            .get(12..16)
+            .and_then(|bytes| bytes.first_chunk())
+            .map_or(0, |number| u32::from_be_bytes(*number));
+        if is_guarded && !passes(number) {
+            Verdict::Reject(DropReason::PolicyDenied)
+        } else {
+            Verdict::Forward
+        }
     }
 }

@@ -4,7 +4,9 @@
 use crate::published;
 use crate::refuser::Refuser;
 use crate::stamper::Stamper;
-use holdfast_functions::{Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig};
+use holdfast_functions::{
+    Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig,
+};
 use holdfast_nf::{Bound, Chain, ConfigError, Function};
 use holdfast_node::address::switch_node;
 use holdfast_node::channel::FabricConfig;
@@ -54,7 +56,8 @@ pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 pub const fn in_worlds(plan: Preset) -> Preset {
     match plan.flow {
         Flow::Replica => {
-            let fickle_every = if matches!(plan.release, Release::Auto) { Some(FICKLE) } else { None };
+            let fickle_every =
+                if matches!(plan.release, Release::Auto) { Some(FICKLE) } else { None };
             Preset { fickle_every, unsaved_packets: 3, ..plan }
         }
         Flow::Standby => Preset { checkpoint_every: 400_000_000, log_bytes: 1 << 18, ..plan },
@@ -117,7 +120,9 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         if seed >= PUBLISHED_FROM {
-            let first = [COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM].into_iter().find(|first| seed >= *first);
+            let first = [COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM]
+                .into_iter()
+                .find(|first| seed >= *first);
             let is_combined = seed >= COMBINED_FROM;
             let mut rest = seed - first.unwrap_or(PUBLISHED_FROM);
             let mut digit = |count: u64| {
@@ -133,13 +138,31 @@ impl Scenario {
             let (tight, served, servers) = (digit(2) == 1, digit(2) == 1, 1 + digit(3) as u16);
             let published = if is_combined { digit(2) == 1 } else { seed < LIMITED_FROM };
             let planted = Planted::default();
-            return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published };
+            return Scenario {
+                seed,
+                preset,
+                planted,
+                quiet: false,
+                tight,
+                served,
+                by_key: false,
+                servers,
+                published,
+            };
         }
-        let presets =
-            [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR, Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE];
-        let served = (SERVED_FROM..PAGED_FROM).contains(&seed) || seed >= PAGED_FROM && seed.is_multiple_of(2);
+        let presets = [
+            Preset::NFVACTOR,
+            Preset::NFVACTOR_AT_SOURCE,
+            Preset::NFACTOR,
+            Preset::NFVACTOR,
+            Preset::NFVACTOR_AT_SOURCE,
+        ];
+        let served = (SERVED_FROM..PAGED_FROM).contains(&seed)
+            || seed >= PAGED_FROM && seed.is_multiple_of(2);
         let preset = match seed {
-            PAGED_FROM.. => [Preset::RESCUE, Preset::RESCUE_PAGED, Preset::RESCUE_AT_ONCE][(seed % 3) as usize],
+            PAGED_FROM.. => {
+                [Preset::RESCUE, Preset::RESCUE_PAGED, Preset::RESCUE_AT_ONCE][(seed % 3) as usize]
+            }
             REINFORCE_FROM..SERVED_FROM => Preset::REINFORCE,
             SERVED_FROM.. if seed % 5 == 3 => Preset::REINFORCE,
             _ => presets[(seed % presets.len() as u64) as usize],
@@ -166,14 +189,19 @@ impl Scenario {
     fn ports(&self) -> (u16, u16) {
         // The range is wider by the published ports, so that as many can be leased as
         // without them.
-        (OUTSIDE.1, LAST_PORT[usize::from(self.tight)] + if self.published { published::COUNT } else { 0 })
+        (
+            OUTSIDE.1,
+            LAST_PORT[usize::from(self.tight)] + if self.published { published::COUNT } else { 0 },
+        )
     }
 
     /// The number that an outside address and port have in this chain's NAT pool; `None`
     /// if they are not in it.
     pub(crate) fn number(&self, chain: u16, (address, port): ([u8; 4], u16)) -> Option<u32> {
-        let (below, is_taken) = if self.published { published::taken(address, port) } else { (0, false) };
-        let (first, of_each) = (OUTSIDE.1, u32::from(LAST_PORT[usize::from(self.tight)] - OUTSIDE.1) + 1);
+        let (below, is_taken) =
+            if self.published { published::taken(address, port) } else { (0, false) };
+        let (first, of_each) =
+            (OUTSIDE.1, u32::from(LAST_PORT[usize::from(self.tight)] - OUTSIDE.1) + 1);
         let address = u32::from_be_bytes(address).wrapping_sub(outside(chain));
         let port = u32::from(port.wrapping_sub(first + below));
         (address < 2 && port < of_each && !is_taken).then(|| address * of_each + port)
@@ -189,7 +217,13 @@ impl Scenario {
     /// each. Empty if no flow has its home at a state server.
     pub(crate) fn pages(&self, chains: u16, flows: usize) -> Vec<PagesConfig> {
         let layout = self.chain(0, 0).chain.layout().clone();
-        let of_chain = |chain| PagesConfig { chain, flows, state_len: layout.size, layout: layout.hash, seed: self.seed };
+        let of_chain = |chain| PagesConfig {
+            chain,
+            flows,
+            state_len: layout.size,
+            layout: layout.hash,
+            seed: self.seed,
+        };
         (0..if self.preset.is_paged() { chains } else { 0 }).map(of_chain).collect()
     }
 
@@ -216,18 +250,21 @@ impl Scenario {
             mappings = published::mappings();
             services.extend(published::configurations());
         }
-        let firewall: FirewallConfig = serde_json::from_value(json!({ "rules": rules })).map_err(read)?;
+        let firewall: FirewallConfig =
+            serde_json::from_value(json!({ "rules": rules })).map_err(read)?;
         let (first, last) = self.ports();
         let [a, b, c, d] = outside(chain).to_be_bytes();
         let pool = [format!("{a}.{b}.{c}.{d}/31")];
-        let nat: NatConfig =
-            serde_json::from_value(json!({ "pool": pool, "ports": format!("{first}-{last}"), "publish": mappings }))
-                .map_err(read)?;
+        let nat: NatConfig = serde_json::from_value(
+            json!({ "pool": pool, "ports": format!("{first}-{last}"), "publish": mappings }),
+        )
+        .map_err(read)?;
         let backends = ["198.51.100.11:80", "198.51.100.12:80"];
         let policy = if self.by_key { "maglev" } else { "least_load" };
-        let balancer: LoadBalancerConfig =
-            serde_json::from_value(json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": policy }))
-                .map_err(read)?;
+        let balancer: LoadBalancerConfig = serde_json::from_value(
+            json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": policy }),
+        )
+        .map_err(read)?;
         let mut functions: Vec<Box<dyn Function>> = vec![
             Box::new(Bound::<Stamper>::new(())?),
             Box::new(Bound::<Firewall>::new(firewall)?),
@@ -235,7 +272,9 @@ impl Scenario {
             Box::new(Bound::<Refuser>::new(())?),
         ];
         for service in services {
-            functions.push(Box::new(Bound::<LoadBalancer>::new(serde_json::from_value(service).map_err(read)?)?));
+            functions.push(Box::new(Bound::<LoadBalancer>::new(
+                serde_json::from_value(service).map_err(read)?,
+            )?));
         }
         functions.push(Box::new(Bound::<LoadBalancer>::new(balancer)?));
         Ok(functions)
@@ -246,7 +285,12 @@ impl Scenario {
         vec![self.preset.log_size(); usize::from(chains)]
     }
 
-    pub(crate) fn runtime_config(&self, me: Peer, flows: usize, fabric: FabricConfig) -> RuntimeConfig {
+    pub(crate) fn runtime_config(
+        &self,
+        me: Peer,
+        flows: usize,
+        fabric: FabricConfig,
+    ) -> RuntimeConfig {
         RuntimeConfig { me, flows, seed: self.seed, report_interval: 20_000_000, fabric }
     }
 }

@@ -40,7 +40,11 @@ impl Shrinking {
 
     /// Leaves out the items of a list that the failure does not need. True if there were
     /// any.
-    fn thin<T: Clone>(&mut self, list: impl Fn(&mut Plan) -> &mut Vec<T>, may_go: impl Fn(&T) -> bool) -> bool {
+    fn thin<T: Clone>(
+        &mut self,
+        list: impl Fn(&mut Plan) -> &mut Vec<T>,
+        may_go: impl Fn(&T) -> bool,
+    ) -> bool {
         let mut has_changed = false;
         let mut size = list(&mut self.plan).len().next_power_of_two();
         while size > 0 {
@@ -103,7 +107,9 @@ impl Shrinking {
         }
         for at in 0..self.plan.connections.len() {
             for packets in [1, 2, 5, 10, 20] {
-                has_changed |= self.simplify(|plan| plan.connections[at].packets = plan.connections[at].packets.min(packets));
+                has_changed |= self.simplify(|plan| {
+                    plan.connections[at].packets = plan.connections[at].packets.min(packets)
+                });
             }
             has_changed |= self.simplify(|plan| plan.connections[at].large = false);
             has_changed |= self.simplify(|plan| {
@@ -138,15 +144,20 @@ pub fn shrink(scenario: Scenario) -> Option<Script> {
         return None;
     }
     loop {
-        let mut has_changed = shrinking.thin(|plan| &mut plan.steps, |step: &Step| step.how != How::Heal);
+        let mut has_changed =
+            shrinking.thin(|plan| &mut plan.steps, |step: &Step| step.how != How::Heal);
         has_changed |= shrinking.thin(|plan| &mut plan.connections, |_| true);
         has_changed |= shrinking.thin(|plan| &mut plan.rules, |_| true);
         has_changed |= shrinking.habits();
-        if shrinking.scenario.tight && shrinking.breaks(Scenario { tight: false, ..scenario }, &shrinking.plan.clone()) {
+        if shrinking.scenario.tight
+            && shrinking.breaks(Scenario { tight: false, ..scenario }, &shrinking.plan.clone())
+        {
             shrinking.scenario.tight = false;
             has_changed = true;
         }
-        if shrinking.scenario.served && shrinking.breaks(Scenario { served: false, ..scenario }, &shrinking.plan.clone()) {
+        if shrinking.scenario.served
+            && shrinking.breaks(Scenario { served: false, ..scenario }, &shrinking.plan.clone())
+        {
             shrinking.scenario.served = false;
             has_changed = true;
         }
@@ -159,6 +170,12 @@ pub fn shrink(scenario: Scenario) -> Option<Script> {
     let is_planted = scenario.planted != Planted::default();
     // A script of a product bug expects the bug to be mended. A planted fault must be
     // found.
-    let expects = if is_planted { vec![Expect::Violation(invariant.to_owned())] } else { Vec::new() };
-    Some(Script { name: String::new(), scenario: Scenario { quiet: true, ..scenario }, plan, expects })
+    let expects =
+        if is_planted { vec![Expect::Violation(invariant.to_owned())] } else { Vec::new() };
+    Some(Script {
+        name: String::new(),
+        scenario: Scenario { quiet: true, ..scenario },
+        plan,
+        expects,
+    })
 }

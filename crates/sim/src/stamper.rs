@@ -76,7 +76,13 @@ impl NetworkFunction for Stamper {
         Open::Accept(Stamps::default())
     }
 
-    fn process(&self, packet: &mut Packet, flow: &mut Stamps, _shared: &mut (), cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Stamps,
+        _shared: &mut (),
+        cx: &mut Context,
+    ) -> Verdict {
         // Only a datagram's first fragment has the bytes that are stamped.
         if packet.layers.fragment_offset != 0 {
             return Verdict::Forward;

@@ -27,7 +27,8 @@ mod together;
 use full::crowd;
 use holdfast_protection::plan::{Rebuild, Shared};
 use holdfast_sim::{
-    Connection, Exit, Fault, How, Outcome, Plan, Planted, Preset, Scenario, Step, Violation, Way, When, Whom, in_worlds, play,
+    Connection, Exit, Fault, How, Outcome, Plan, Planted, Preset, Scenario, Step, Violation, Way,
+    When, Whom, in_worlds, play,
 };
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
@@ -65,7 +66,9 @@ struct Share {
 impl Share {
     fn of_environment() -> Share {
         let text = std::env::var("HOLDFAST_SHARE").unwrap_or_else(|_| "0/3".to_owned());
-        let numbers = text.split_once('/').and_then(|(first, of)| Some((first.parse().ok()?, of.parse().ok()?)));
+        let numbers = text
+            .split_once('/')
+            .and_then(|(first, of)| Some((first.parse().ok()?, of.parse().ok()?)));
         match numbers {
             Some((first, of)) if first < of => Share { first, of },
             _ => panic!("HOLDFAST_SHARE is {text:?}, not K/N with K below N, like 0/3"),
@@ -80,7 +83,8 @@ const SEVERAL: u16 = 3;
 
 impl Mix {
     fn name(self) -> String {
-        let servers = if self.servers > 1 { format!("+{}_servers", self.servers) } else { String::new() };
+        let servers =
+            if self.servers > 1 { format!("+{}_servers", self.servers) } else { String::new() };
         format!("{}{}{servers}", self.preset.name(), if self.served { "+state_server" } else { "" })
     }
 
@@ -92,7 +96,11 @@ impl Mix {
     /// flows as it does without, and with several servers as with one. A combination has
     /// half if two rows have its answers between them.
     fn thinning(self) -> usize {
-        if self.served || self.servers > 1 { 5 } else { 1 + usize::from(self.preset.forgets_by_count()) }
+        if self.served || self.servers > 1 {
+            5
+        } else {
+            1 + usize::from(self.preset.forgets_by_count())
+        }
     }
 
     /// This row plays every n-th of the worlds.
@@ -156,8 +164,13 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     // A plan does not tell `memory` from `partitioned`: the functions' pools decide who
     // has which part.
-    let differing = || Preset::combinations().filter(|plan| plan.shared != Shared::Memory).map(in_worlds);
-    let mix = |preset: Preset, servers| Mix { preset, served: preset.shared == Shared::StateServer, servers };
+    let differing =
+        || Preset::combinations().filter(|plan| plan.shared != Shared::Memory).map(in_worlds);
+    let mix = |preset: Preset, servers| Mix {
+        preset,
+        served: preset.shared == Shared::StateServer,
+        servers,
+    };
     let with_one = || differing().map(move |preset| mix(preset, 1));
     let with_several = move |served| {
         differing()
@@ -167,15 +180,24 @@ fn main() -> ExitCode {
     };
     let mixes = || with_one().chain(with_several(false));
     let trial = |requirement: &str, check: Check<Mix>, mix: Mix| {
-        seconds::trial(format!("{requirement}/{}", mix.name()), move || check(mix).map_err(Failed::from))
+        seconds::trial(format!("{requirement}/{}", mix.name()), move || {
+            check(mix).map_err(Failed::from)
+        })
     };
-    let worlds = REQUIREMENTS.iter().flat_map(|&(requirement, check)| mixes().map(move |mix| trial(requirement, check, mix)));
+    let worlds = REQUIREMENTS
+        .iter()
+        .flat_map(|&(requirement, check)| mixes().map(move |mix| trial(requirement, check, mix)));
     let of_server = || mixes().chain(with_several(true)).filter(|mix| mix.has_server());
-    let served = OF_SERVER.iter().flat_map(|&(requirement, check)| of_server().map(move |mix| trial(requirement, check, mix)));
-    let between_runtimes = || differing().filter(|plan| !plan.is_paged() && plan.shared == Shared::Partitioned);
+    let served = OF_SERVER.iter().flat_map(|&(requirement, check)| {
+        of_server().map(move |mix| trial(requirement, check, mix))
+    });
+    let between_runtimes =
+        || differing().filter(|plan| !plan.is_paged() && plan.shared == Shared::Partitioned);
     let records = OF_RECORDS.iter().flat_map(|&(requirement, check)| {
         between_runtimes().map(move |preset| {
-            seconds::trial(format!("{requirement}/{}", preset.name()), move || check(preset).map_err(Failed::from))
+            seconds::trial(format!("{requirement}/{}", preset.name()), move || {
+                check(preset).map_err(Failed::from)
+            })
         })
     });
     libtest_mimic::run(&arguments, worlds.chain(served).chain(records).collect()).exit_code()
@@ -209,11 +231,18 @@ fn scenario(seed: u64, mix: Mix) -> Scenario {
 /// it is looked for.
 fn runner(cases: u32) -> TestRunner {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[SHARE.first as u8; 32]))
+    TestRunner::new_with_rng(
+        config,
+        TestRng::from_seed(RngAlgorithm::ChaCha, &[SHARE.first as u8; 32]),
+    )
 }
 
 fn lines(violations: &[Violation]) -> String {
-    violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect::<Vec<_>>().join("; ")
+    violations
+        .iter()
+        .map(|violation| format!("{}: {}", violation.invariant, violation.text))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// A few connections of each kind, overlapping, of some tens of packets altogether.
@@ -243,8 +272,14 @@ fn check_basics(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(), String> 
 }
 
 fn check_finished(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(), String> {
-    let stuck: Vec<usize> = (0..outcome.finished.len()).filter(|&at| !outcome.finished[at]).collect();
-    require!(stuck.is_empty(), "seed {}, {mix:?}, {:?}: connections {stuck:?} did not finish", outcome.report.seed, plan.steps);
+    let stuck: Vec<usize> =
+        (0..outcome.finished.len()).filter(|&at| !outcome.finished[at]).collect();
+    require!(
+        stuck.is_empty(),
+        "seed {}, {mix:?}, {:?}: connections {stuck:?} did not finish",
+        outcome.report.seed,
+        plan.steps
+    );
     Ok(())
 }
 
@@ -261,9 +296,15 @@ fn by_flow(released: &[Exit]) -> BTreeMap<Flow, Vec<&[u8]>> {
 /// Clients talk to servers, nothing fails: every flow's packets leave as they do without
 /// protection, byte for byte and in order.
 fn transparent(mix: Mix) -> Result<(), String> {
-    let connection = (any::<bool>(), 1u32..30, 0u64..40_000, 1_000u64..9_000).prop_map(|(tcp, packets, start, pause)| {
-        Connection { tcp, packets, start: READY + start * MICROSECOND, pause: pause * MICROSECOND, ..Connection::default() }
-    });
+    let connection = (any::<bool>(), 1u32..30, 0u64..40_000, 1_000u64..9_000).prop_map(
+        |(tcp, packets, start, pause)| Connection {
+            tcp,
+            packets,
+            start: READY + start * MICROSECOND,
+            pause: pause * MICROSECOND,
+            ..Connection::default()
+        },
+    );
     let workload = prop::collection::vec(connection, 1..16);
     runner((48 / mix.every() as u32).max(2))
         .run(&(workload, any::<u64>()), |(connections, seed)| {
@@ -282,9 +323,16 @@ fn transparent(mix: Mix) -> Result<(), String> {
             let (expected, got) = (by_flow(&plain.released), by_flow(&here.released));
             prop_assert_eq!(expected.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
             for (flow, packets) in &expected {
-                prop_assert!(packets == &got[flow], "{:?} left otherwise than without protection", flow);
+                prop_assert!(
+                    packets == &got[flow],
+                    "{:?} left otherwise than without protection",
+                    flow
+                );
             }
-            prop_assert!(plain.released.len() >= plan.connections.iter().map(|one| one.packets as usize).sum::<usize>());
+            prop_assert!(
+                plain.released.len()
+                    >= plan.connections.iter().map(|one| one.packets as usize).sum::<usize>()
+            );
             Ok(())
         })
         .map_err(|error| error.to_string())
@@ -319,22 +367,35 @@ fn sweep_over(
     }
     check_finished(mix, plan, &undisturbed)?;
     let count = |outcome: &Outcome| outcome.report.events;
-    let first =
-        count(&play(scenario, Plan { lasts: plan.connections.iter().map(|one| one.start).min().unwrap_or(0), ..plan.clone() }));
+    let first = count(&play(
+        scenario,
+        Plan {
+            lasts: plan.connections.iter().map(|one| one.start).min().unwrap_or(0),
+            ..plan.clone()
+        },
+    ));
     let last = undisturbed.quiet_from;
     let mut runs = 0;
     let is_planted = scenario.planted != Planted::default();
     let always = (first..last).step_by(step as usize * mix.always_every());
-    let events: Vec<u64> = if is_planted { always.collect() } else { mix.some_of(first..last, step).collect() };
+    let events: Vec<u64> =
+        if is_planted { always.collect() } else { mix.some_of(first..last, step).collect() };
     for event in events {
         let failures = vec![Step { when: When::Event(event), whom: whom(runs), how }];
         let plan = Plan { steps: failures, ..plan.clone() };
         let outcome = play(scenario, plan.clone());
-        require!(outcome.steps == 1, "the failure after event {event} of seed {} never happened", scenario.seed);
+        require!(
+            outcome.steps == 1,
+            "the failure after event {event} of seed {} never happened",
+            scenario.seed
+        );
         look(&plan, outcome)?;
         runs += 1;
     }
-    require!(runs > 20 / mix.every().max(mix.always_every()), "only {runs} boundaries between events {first} and {last}");
+    require!(
+        runs > 20 / mix.every().max(mix.always_every()),
+        "only {runs} boundaries between events {first} and {last}"
+    );
     Ok(())
 }
 
@@ -344,7 +405,8 @@ fn sweep_over(
 /// something forgotten.
 fn output_commit(mix: Mix) -> Result<(), String> {
     let worlds = [(1, true, 5), (2, false, 11), (3, false, 11), (4, false, 11), (5, false, 11)];
-    let plan = |calm| Plan { connections: few_connections(), calm, strict: true, ..Plan::default() };
+    let plan =
+        |calm| Plan { connections: few_connections(), calm, strict: true, ..Plan::default() };
     if mix.preset.is_strict() {
         for (seed, calm, step) in worlds {
             sweep(scenario(seed, mix), &plan(calm), How::Kill, step, |plan, outcome| {
@@ -354,12 +416,19 @@ fn output_commit(mix: Mix) -> Result<(), String> {
         }
     }
     let mut forgotten = 0;
-    let planted = if mix.preset.is_strict() { Fault::ReleasesBeforeCommit.into() } else { Planted::default() };
+    let planted = if mix.preset.is_strict() {
+        Fault::ReleasesBeforeCommit.into()
+    } else {
+        Planted::default()
+    };
     for (seed, calm, step) in worlds.into_iter().take(3) {
         let scenario = Scenario { planted, ..scenario(seed, mix) };
         sweep(scenario, &plan(calm), How::Kill, step * 4, |plan, outcome| {
-            let (lost, others): (Vec<Violation>, Vec<Violation>) =
-                outcome.report.violations.into_iter().partition(|violation| violation.invariant == "output commit");
+            let (lost, others): (Vec<Violation>, Vec<Violation>) = outcome
+                .report
+                .violations
+                .into_iter()
+                .partition(|violation| violation.invariant == "output commit");
             forgotten += usize::from(!lost.is_empty());
             require!(others.is_empty(), "seed {seed}, {:?}: {}", plan.steps, lines(&others));
             Ok(())
@@ -376,7 +445,8 @@ fn output_commit(mix: Mix) -> Result<(), String> {
 /// nothing any more, whatever it had in hand. The same sweep without fence and epochs
 /// must see it release something.
 fn single_owner(mix: Mix) -> Result<(), String> {
-    let plan = Plan { connections: few_connections(), lasts: 8_000 * MILLISECOND, ..Plan::default() };
+    let plan =
+        Plan { connections: few_connections(), lasts: 8_000 * MILLISECOND, ..Plan::default() };
     let how = How::Pause(450 * MILLISECOND);
     let mut fenced = 0;
     for (seed, calm, step) in [(11, true, 41), (12, false, 43), (13, false, 47)] {
@@ -387,12 +457,17 @@ fn single_owner(mix: Mix) -> Result<(), String> {
             if mix.preset.promises() { check_finished(mix, plan, &outcome) } else { Ok(()) }
         })?;
     }
-    require!(fenced > 100 / mix.every() as u64, "the woken runtimes tried to send only {fenced} frames");
+    require!(
+        fenced > 100 / mix.every() as u64,
+        "the woken runtimes tried to send only {fenced} frames"
+    );
     let mut released = 0;
     let planted = Fault::IgnoresEpochs.into();
     let plan = Plan { calm: true, lasts: 2_500 * MILLISECOND, ..plan };
     sweep(Scenario { planted, ..scenario(11, mix) }, &plan, how, 23, |_, outcome| {
-        released += usize::from(outcome.report.violations.iter().any(|violation| violation.invariant == "one owner"));
+        released += usize::from(
+            outcome.report.violations.iter().any(|violation| violation.invariant == "one owner"),
+        );
         Ok(())
     })?;
     require!(released > 0, "without a fence nobody released anything either");
@@ -406,7 +481,12 @@ fn single_owner(mix: Mix) -> Result<(), String> {
 /// protection keeps what it promises. Without a process beside it the same sweep must see
 /// that packets are missing.
 fn local_standby(mix: Mix) -> Result<(), String> {
-    let plan = |calm| Plan { connections: few_connections(), calm, strict: mix.preset.is_strict(), ..Plan::default() };
+    let plan = |calm| Plan {
+        connections: few_connections(),
+        calm,
+        strict: mix.preset.is_strict(),
+        ..Plan::default()
+    };
     let standstill = How::Pause(2 * MILLISECOND);
     let undisturbed = play(scenario(61, mix), plan(true));
     let expected = by_flow(&undisturbed.released);
@@ -451,14 +531,23 @@ fn no_buffer_lost(mix: Mix) -> Result<(), String> {
     let (mut kills, mut drops) = (0, 0);
     // Every run plays as many worlds, but others.
     for seed in mix.some_of(0..60 * SHARE.of as u64, 1) {
-        let outcome = holdfast_sim::World::new(Scenario { quiet: false, ..scenario(seed, mix) }, false).play();
+        let outcome =
+            holdfast_sim::World::new(Scenario { quiet: false, ..scenario(seed, mix) }, false)
+                .play();
         kills += outcome.report.faults.kills;
         drops += outcome.drops.total();
-        let lost: Vec<Violation> =
-            outcome.report.violations.into_iter().filter(|violation| violation.invariant == "no anonymous drop").collect();
+        let lost: Vec<Violation> = outcome
+            .report
+            .violations
+            .into_iter()
+            .filter(|violation| violation.invariant == "no anonymous drop")
+            .collect();
         require!(lost.is_empty(), "seed {seed}: {}", lines(&lost));
     }
-    require!(kills > 20 / mix.thinning() as u64 && drops > 0, "the worlds were too peaceful: {kills} kills, {drops} drops");
+    require!(
+        kills > 20 / mix.thinning() as u64 && drops > 0,
+        "the worlds were too peaceful: {kills} kills, {drops} drops"
+    );
     Ok(())
 }
 
@@ -472,9 +561,16 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
     // A replica is told soon: only packets close behind each other are many of which it
     // does not know.
     if mix.preset.forgets_by_count() {
-        connections.iter_mut().for_each(|one| (one.pause, one.packets) = (one.pause / 50, one.packets * 2));
+        connections
+            .iter_mut()
+            .for_each(|one| (one.pause, one.packets) = (one.pause / 50, one.packets * 2));
     }
-    let plan = |calm| Plan { connections: connections.clone(), calm, lasts: 8_000 * MILLISECOND, ..Plan::default() };
+    let plan = |calm| Plan {
+        connections: connections.clone(),
+        calm,
+        lasts: 8_000 * MILLISECOND,
+        ..Plan::default()
+    };
     let worlds = [
         (1, true, How::Kill, 11),
         (2, false, How::Kill, 13),
@@ -482,7 +578,9 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
         (4, true, How::Pause(450 * MILLISECOND), 47),
     ];
     for (seed, calm, how, step) in worlds {
-        sweep(scenario(seed, mix), &plan(calm), how, step, |plan, outcome| check_basics(mix, plan, &outcome))?;
+        sweep(scenario(seed, mix), &plan(calm), how, step, |plan, outcome| {
+            check_basics(mix, plan, &outcome)
+        })?;
     }
     if mix.preset.may_forget() == 0 {
         return Ok(());
@@ -494,13 +592,29 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
         // In a calm network a server answers as soon as the coordinator hears, and
         // nothing is on its way to a replica. Only a restless network shows the fault
         // then.
-        let is_calm = !(mix.preset.is_paged() && fault == Fault::ReportsEarly || mix.preset.forgets_by_count());
+        let is_calm = !(mix.preset.is_paged() && fault == Fault::ReportsEarly
+            || mix.preset.forgets_by_count());
         let step = if is_calm { 37 } else { 9 };
-        sweep(Scenario { planted: fault.into(), ..scenario(1, mix) }, &plan(is_calm), How::Kill, step, |_, outcome| {
-            lost += usize::from(outcome.report.violations.iter().any(|violation| violation.invariant == "bounded loss"));
-            Ok(())
-        })?;
-        require!(lost > 10 / mix.always_every(), "{fault:?}: only {lost} kills were seen to lose too much");
+        sweep(
+            Scenario { planted: fault.into(), ..scenario(1, mix) },
+            &plan(is_calm),
+            How::Kill,
+            step,
+            |_, outcome| {
+                lost += usize::from(
+                    outcome
+                        .report
+                        .violations
+                        .iter()
+                        .any(|violation| violation.invariant == "bounded loss"),
+                );
+                Ok(())
+            },
+        )?;
+        require!(
+            lost > 10 / mix.always_every(),
+            "{fault:?}: only {lost} kills were seen to lose too much"
+        );
     }
     Ok(())
 }
@@ -511,7 +625,13 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
 fn several_switches(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     connections.iter_mut().for_each(|one| one.packets *= 3);
-    let plan = |calm| Plan { connections: connections.clone(), calm, switches: 2, lasts: 8_000 * MILLISECOND, ..Plan::default() };
+    let plan = |calm| Plan {
+        connections: connections.clone(),
+        calm,
+        switches: 2,
+        lasts: 8_000 * MILLISECOND,
+        ..Plan::default()
+    };
     for (seed, calm, step) in [(41, true, 37), (42, false, 41)] {
         sweep(scenario(seed, mix), &plan(calm), How::Kill, step, |plan, outcome| {
             check_basics(mix, plan, &outcome)?;
@@ -532,15 +652,30 @@ fn several_switches(mix: Mix) -> Result<(), String> {
         moved += outcome.report.faults.moved;
     }
     require!(moved > 40, "only {moved} flows moved");
-    let dies = |host| Step { when: When::Safe(READY), whom: Whom::Host(host), how: How::Away(400 * MILLISECOND) };
+    let dies = |host| Step {
+        when: When::Safe(READY),
+        whom: Whom::Host(host),
+        how: How::Away(400 * MILLISECOND),
+    };
     let mut connections = connections.clone();
     connections.iter_mut().for_each(|one| (one.packets, one.pause) = (100, 20 * MILLISECOND));
     for seed in 49..55 {
         let steps = vec![dies(1 + (seed % 2) as u16), dies(2 - (seed % 2) as u16)];
-        let plan =
-            Plan { connections: connections.clone(), calm: true, steps, hosts: 3, switches: 2, runtimes: 4, ..Plan::default() };
+        let plan = Plan {
+            connections: connections.clone(),
+            calm: true,
+            steps,
+            hosts: 3,
+            switches: 2,
+            runtimes: 4,
+            ..Plan::default()
+        };
         let mut outcome = play(scenario(seed, mix), plan.clone());
-        require!(outcome.steps == 2 && outcome.report.faults.terms > 4, "seed {seed}: {:?}", outcome.report.faults);
+        require!(
+            outcome.steps == 2 && outcome.report.faults.terms > 4,
+            "seed {seed}: {:?}",
+            outcome.report.faults
+        );
         // Only a strict protection promises what it keeps when a whole host dies.
         if mix.preset.is_strict() {
             check_finished(mix, &plan, &outcome)?;
@@ -561,27 +696,38 @@ fn several_switches(mix: Mix) -> Result<(), String> {
 /// takes unknown numbers for free.
 fn server_dies(mix: Mix) -> Result<(), String> {
     let mut connections = crowd(12);
-    connections
-        .iter_mut()
-        .zip(0..)
-        .for_each(|(one, number)| (one.start, one.packets) = (one.start + number * 9 * MILLISECOND, 15));
-    let plan = |calm, live| Plan { connections: connections.clone(), calm, live, ..Plan::default() };
+    connections.iter_mut().zip(0..).for_each(|(one, number)| {
+        (one.start, one.packets) = (one.start + number * 9 * MILLISECOND, 15)
+    });
+    let plan =
+        |calm, live| Plan { connections: connections.clone(), calm, live, ..Plan::default() };
     let away = How::Pause(30 * MILLISECOND);
     // If a server has the only copy of flows' states, these flows are lost with it.
-    let kept = [(71, true, 103), (72, false, 109)].into_iter().filter(|_| !mix.preset.has_absent_flows());
+    let kept =
+        [(71, true, 103), (72, false, 109)].into_iter().filter(|_| !mix.preset.has_absent_flows());
     for (seed, calm, step) in kept {
         let scenario = Scenario { tight: true, ..scenario(seed, mix) };
-        sweep_over(scenario, &plan(calm, true), (|number| mix.server(number), away), step, |plan, outcome| {
-            check_basics(mix, plan, &outcome)?;
-            check_finished(mix, plan, &outcome)
-        })?;
+        sweep_over(
+            scenario,
+            &plan(calm, true),
+            (|number| mix.server(number), away),
+            step,
+            |plan, outcome| {
+                check_basics(mix, plan, &outcome)?;
+                check_finished(mix, plan, &outcome)
+            },
+        )?;
     }
     let both = |planted: Planted, seed: u64, first: How| {
         let scenario = Scenario { planted, tight: true, ..scenario(seed, mix) };
         (0..8).map(move |at| {
             let time = READY + at * 4 * MILLISECOND;
-            let step = |pause, whom, how| Step { when: When::Time(time + pause * MILLISECOND), whom, how };
-            let steps = vec![step(0, Whom::Number(at as usize), first), step(at % 4, mix.server(at as usize), away)];
+            let step =
+                |pause, whom, how| Step { when: When::Time(time + pause * MILLISECOND), whom, how };
+            let steps = vec![
+                step(0, Whom::Number(at as usize), first),
+                step(at % 4, mix.server(at as usize), away),
+            ];
             // With several servers, numbers of lost flows cannot be told from those of
             // flows whose state only another server has.
             let is_told = !mix.preset.has_absent_flows() || mix.servers == 1;
@@ -594,8 +740,9 @@ fn server_dies(mix: Mix) -> Result<(), String> {
     // Without a promise a dead runtime's numbers are soon other flows'.
     let firsts = if mix.preset.promises() { vec![cut_off, How::Kill] } else { vec![cut_off] };
     let is_twice = |violation: &Violation| matches!(violation.invariant, "leases" | "one owner");
-    for (plan, mut outcome) in
-        firsts.into_iter().flat_map(|first| (74..78).flat_map(move |seed| both(Planted::default(), seed, first)))
+    for (plan, mut outcome) in firsts
+        .into_iter()
+        .flat_map(|first| (74..78).flat_map(move |seed| both(Planted::default(), seed, first)))
     {
         outcome.report.violations.retain(|violation| !mix.preset.is_paged() || is_twice(violation));
         check_basics(mix, &plan, &outcome)?;
@@ -605,8 +752,13 @@ fn server_dies(mix: Mix) -> Result<(), String> {
         return Ok(());
     }
     let forgets = Fault::ServerForgets.into();
-    let is_seen = |outcome: &Outcome| outcome.report.violations.iter().any(|one| is_twice(one) || !mix.preset.is_paged());
-    let twice = (74..78).flat_map(|seed| both(forgets, seed, cut_off)).filter(|(_, outcome)| is_seen(outcome)).count();
+    let is_seen = |outcome: &Outcome| {
+        outcome.report.violations.iter().any(|one| is_twice(one) || !mix.preset.is_paged())
+    };
+    let twice = (74..78)
+        .flat_map(|seed| both(forgets, seed, cut_off))
+        .filter(|(_, outcome)| is_seen(outcome))
+        .count();
     require!(twice > 0, "a server that forgets did no harm");
     Ok(())
 }
@@ -618,8 +770,13 @@ fn settled_is_safe(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     connections.iter_mut().for_each(|one| one.packets *= 4);
     let (mut kills, mut worlds) = (0, 0);
-    let homes = if mix.preset.is_paged() && !mix.preset.has_absent_flows() { usize::from(mix.servers) } else { 0 };
-    let victim = |number: usize| if number < 3 { Whom::Number(number) } else { mix.server(number - 3) };
+    let homes = if mix.preset.is_paged() && !mix.preset.has_absent_flows() {
+        usize::from(mix.servers)
+    } else {
+        0
+    };
+    let victim =
+        |number: usize| if number < 3 { Whom::Number(number) } else { mix.server(number - 3) };
     for seed in mix.some_of(31..37, 1) {
         for first in [0, 40, 95] {
             for number in 0..3 + homes {
@@ -629,7 +786,11 @@ fn settled_is_safe(mix: Mix) -> Result<(), String> {
                         whom: Whom::Number(seed as usize % 3),
                         how: How::Kill,
                     };
-                    let again = Step { when: When::Settled(boundary), whom: victim(number), how: How::Kill };
+                    let again = Step {
+                        when: When::Settled(boundary),
+                        whom: victim(number),
+                        how: How::Kill,
+                    };
                     let plan = Plan {
                         connections: connections.clone(),
                         steps: vec![begin, again],
@@ -658,10 +819,21 @@ fn settled_is_safe(mix: Mix) -> Result<(), String> {
             let kill = |time, whom| Step { when: When::Time(time), whom, how: How::Kill };
             let begin = READY + 40 * MILLISECOND;
             // A server keeps what two runtimes lose: there the server has to die, too.
-            let second = if mix.preset.is_paged() { mix.server(seed as usize) } else { Whom::Number(seed as usize) };
-            let failures = vec![kill(begin, Whom::Number(seed as usize % 3)), kill(begin + pause * MILLISECOND, second)];
-            let plan =
-                Plan { connections: connections.clone(), steps: failures, strict: mix.preset.is_strict(), ..Plan::default() };
+            let second = if mix.preset.is_paged() {
+                mix.server(seed as usize)
+            } else {
+                Whom::Number(seed as usize)
+            };
+            let failures = vec![
+                kill(begin, Whom::Number(seed as usize % 3)),
+                kill(begin + pause * MILLISECOND, second),
+            ];
+            let plan = Plan {
+                connections: connections.clone(),
+                steps: failures,
+                strict: mix.preset.is_strict(),
+                ..Plan::default()
+            };
             // A restless network would excuse the loss: state may be under way there for
             // longer.
             let plan = Plan { calm: mix.preset.is_paged(), ..plan };
@@ -670,6 +842,9 @@ fn settled_is_safe(mix: Mix) -> Result<(), String> {
     }
     // In these few worlds the states that packets did not wait for had reached their
     // replicas.
-    require!(lost > 0 || mix.served && mix.preset.forgets_by_count(), "two kills at once lost nothing either");
+    require!(
+        lost > 0 || mix.served && mix.preset.forgets_by_count(),
+        "two kills at once lost nothing either"
+    );
     Ok(())
 }

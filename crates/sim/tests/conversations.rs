@@ -42,13 +42,16 @@ fn read(head: &str) -> Result<(Script, Shown), Failed> {
                 shown.from = time(from)?;
                 shown.until = shown.from + time(length)?;
             }
-            ["hide", topics @ ..] => shown.hidden.extend(topics.iter().map(|topic| topic.trim_end_matches(',').to_owned())),
+            ["hide", topics @ ..] => shown
+                .hidden
+                .extend(topics.iter().map(|topic| topic.trim_end_matches(',').to_owned())),
             _ => scenario += line,
         }
         scenario.push('\n');
     }
     let mut scripts = Script::read(&scenario)?;
-    let script = scripts.pop().filter(|_| scripts.is_empty()).ok_or("a conversation is of one world")?;
+    let script =
+        scripts.pop().filter(|_| scripts.is_empty()).ok_or("a conversation is of one world")?;
     Ok((script, shown))
 }
 
@@ -67,7 +70,9 @@ fn play(file: &Path) -> Result<(), Failed> {
     if !wrong.is_empty() {
         return Err(Failed::from(wrong.join("; ")));
     }
-    let is_shown = |heard: &&Heard| (shown.from..shown.until).contains(&heard.at) && !shown.hidden.contains(&heard.topic);
+    let is_shown = |heard: &&Heard| {
+        (shown.from..shown.until).contains(&heard.at) && !shown.hidden.contains(&heard.topic)
+    };
     let made: String = outcome.conversation.iter().filter(is_shown).map(line).collect();
     if made.lines().count() < 3 {
         return Err("nobody says anything".into());
@@ -77,7 +82,8 @@ fn play(file: &Path) -> Result<(), Failed> {
         return Ok(());
     }
     if made != golden {
-        let at = made.lines().zip(golden.lines()).take_while(|(made, golden)| made == golden).count();
+        let at =
+            made.lines().zip(golden.lines()).take_while(|(made, golden)| made == golden).count();
         let of = |text: &str| text.lines().nth(at).unwrap_or("(the end)").to_owned();
         let place = head.lines().count() + 2 + at;
         let text = format!(
@@ -94,13 +100,15 @@ fn play(file: &Path) -> Result<(), Failed> {
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocols/conversations");
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let entries =
+        std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
     files.sort();
     assert!(!files.is_empty(), "no conversation in {}", folder.display());
     let trial = |file: PathBuf| {
-        let name = file.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let name =
+            file.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         seconds::trial(name, move || play(&file))
     };
     libtest_mimic::run(&arguments, files.into_iter().map(trial).collect()).exit_code()

@@ -124,32 +124,51 @@ const ELSEWHERE: &[Fault] = &[
 
 /// Everything that is wrong with a world.
 fn wrongs(outcome: &Outcome) -> Vec<String> {
-    outcome.report.violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect()
+    outcome
+        .report
+        .violations
+        .iter()
+        .map(|violation| format!("{}: {}", violation.invariant, violation.text))
+        .collect()
 }
 
 /// The finder of a fault, and everything that it says.
 type Found = (String, Vec<String>);
 
-fn in_worlds(fault: Fault, world: fn(u64) -> Scenario, from: u64, within: u64) -> Result<Found, Failed> {
-    let mut played = (from..from + within)
-        .map(|seed| (seed, wrongs(&World::new(Scenario { planted: fault.into(), ..world(seed) }, false).play())));
+fn in_worlds(
+    fault: Fault,
+    world: fn(u64) -> Scenario,
+    from: u64,
+    within: u64,
+) -> Result<Found, Failed> {
+    let mut played = (from..from + within).map(|seed| {
+        (seed, wrongs(&World::new(Scenario { planted: fault.into(), ..world(seed) }, false).play()))
+    });
     let found = played.find(|(_, wrong)| !wrong.is_empty());
-    let (seed, wrong) = found.ok_or_else(|| format!("{fault:?} was not noticed in {within} worlds from seed {from} on"))?;
+    let (seed, wrong) = found.ok_or_else(|| {
+        format!("{fault:?} was not noticed in {within} worlds from seed {from} on")
+    })?;
     // The fault has to be what is noticed: without it the same world is as it should be.
     let alone = wrongs(&World::new(world(seed), false).play());
     if !alone.is_empty() {
-        return Err(format!("seed {seed} breaks without {fault:?}, too: {}", alone.join("; ")).into());
+        return Err(
+            format!("seed {seed} breaks without {fault:?}, too: {}", alone.join("; ")).into()
+        );
     }
     Ok((format!("seed {seed}, world {} of {within}", seed - from + 1), wrong))
 }
 
 fn in_file(fault: Fault, name: &str) -> Result<Found, Failed> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios").join(name).with_extension("txt");
-    let mut played = Script::read(&std::fs::read_to_string(file)?)?.into_iter().map(|mut script| {
-        script.scenario.planted = fault.into();
-        let (outcome, wrong) = script.play(false);
-        (name.to_owned(), wrongs(&outcome).into_iter().chain(wrong).collect::<Vec<_>>())
-    });
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/scenarios")
+        .join(name)
+        .with_extension("txt");
+    let mut played =
+        Script::read(&std::fs::read_to_string(file)?)?.into_iter().map(|mut script| {
+            script.scenario.planted = fault.into();
+            let (outcome, wrong) = script.play(false);
+            (name.to_owned(), wrongs(&outcome).into_iter().chain(wrong).collect::<Vec<_>>())
+        });
     let found = played.find(|(_, wrong)| !wrong.is_empty());
     found.ok_or_else(|| format!("{fault:?} was not noticed in {name}").into())
 }
@@ -173,8 +192,11 @@ fn find((fault, finders, said): Row) -> Result<(), Failed> {
 /// Every fault is in the table or is found elsewhere, once. A fault of functions may be
 /// in neither: the functions' scenarios find it.
 fn has_a_row() -> Result<(), Failed> {
-    let rows = |fault: &Fault| TABLE.iter().map(|(row, ..)| row).chain(ELSEWHERE).filter(|row| *row == fault).count();
-    let is_right = |fault: &Fault| rows(fault) == 1 || rows(fault) == 0 && Fault::OF_FUNCTIONS.contains(fault);
+    let rows = |fault: &Fault| {
+        TABLE.iter().map(|(row, ..)| row).chain(ELSEWHERE).filter(|row| *row == fault).count()
+    };
+    let is_right =
+        |fault: &Fault| rows(fault) == 1 || rows(fault) == 0 && Fault::OF_FUNCTIONS.contains(fault);
     match Fault::ALL.iter().find(|fault| !is_right(fault)) {
         Some(fault) => Err(Failed::from(format!("{fault:?} is not in one place"))),
         None => Ok(()),
@@ -183,7 +205,9 @@ fn has_a_row() -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let trials = TABLE.iter().map(|row| Trial::test(format!("planted/{}", row.0.name()), move || find(*row)));
+    let trials = TABLE
+        .iter()
+        .map(|row| Trial::test(format!("planted/{}", row.0.name()), move || find(*row)));
     let all = trials.chain([Trial::test("planted/has_a_row", has_a_row)]).collect();
     libtest_mimic::run(&arguments, all).exit_code()
 }

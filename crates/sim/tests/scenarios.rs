@@ -13,7 +13,12 @@ fn play(file: &Path) -> Result<(), Failed> {
     for script in Script::read(&text)? {
         let (_, wrong) = script.play(false);
         if !wrong.is_empty() {
-            return Err(Failed::from(format!("{} {}: {}", file.display(), script.name, wrong.join("; "))));
+            return Err(Failed::from(format!(
+                "{} {}: {}",
+                file.display(),
+                script.name,
+                wrong.join("; ")
+            )));
         }
     }
     Ok(())
@@ -22,13 +27,15 @@ fn play(file: &Path) -> Result<(), Failed> {
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios");
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let entries =
+        std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
     files.sort();
     assert!(!files.is_empty(), "no scenario in {}", folder.display());
     let trial = |file: PathBuf| {
-        let name = file.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let name =
+            file.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         seconds::trial(name, move || play(&file))
     };
     libtest_mimic::run(&arguments, files.into_iter().map(trial).collect()).exit_code()

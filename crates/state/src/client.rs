@@ -60,7 +60,15 @@ impl Client {
     /// unacknowledged, messages that can wait stay in the pools.
     pub fn new(waiting: usize) -> Client {
         let link = Link::new(Form::Narrow, waiting);
-        Client { link, operand: 0, waiting, memory: None, roll_call: None, refused: 0, requests: BTreeMap::new() }
+        Client {
+            link,
+            operand: 0,
+            waiting,
+            memory: None,
+            roll_call: None,
+            refused: 0,
+            requests: BTreeMap::new(),
+        }
     }
 
     /// The number that identifies the server's memory, if a server has been met.
@@ -152,7 +160,8 @@ impl Client {
     pub fn gather_statistics(&mut self, list: u32, part: &mut Part) -> bool {
         while self.link.has_spare_room() {
             let Some((index, change)) = part.poll_change() else { return true };
-            let opcode = if change < 0 { Opcode::LowerStatistics } else { Opcode::UpdateStatistics };
+            let opcode =
+                if change < 0 { Opcode::LowerStatistics } else { Opcode::UpdateStatistics };
             let message = Message::new(opcode, list, index);
             match change.unsigned_abs() {
                 1 => self.link.push(message),
@@ -185,14 +194,20 @@ impl Client {
         }
         let operand = core::mem::take(&mut self.operand);
         match message.opcode {
-            Opcode::IndexAssignment | Opcode::NoMoreIndex | Opcode::Expire | Opcode::Spare => Ok(Some(Heard::Pool(message))),
+            Opcode::IndexAssignment | Opcode::NoMoreIndex | Opcode::Expire | Opcode::Spare => {
+                Ok(Some(Heard::Pool(message)))
+            }
             Opcode::RollCall => {
                 self.roll_call = Some(operand);
                 Ok(Some(Heard::RollCall))
             }
             Opcode::UpdateStatistics | Opcode::LowerStatistics => {
                 let amount = operand.cast_signed();
-                let value = if message.opcode == Opcode::LowerStatistics { amount.wrapping_neg() } else { amount };
+                let value = if message.opcode == Opcode::LowerStatistics {
+                    amount.wrapping_neg()
+                } else {
+                    amount
+                };
                 Ok(Some(Heard::Statistic { list: message.list, index: message.index, value }))
             }
             Opcode::UpdateFailure => {
@@ -209,7 +224,9 @@ impl Client {
         let Message { opcode, list, index } = message;
         let Some(pool) = pool else {
             match opcode {
-                Opcode::IndexAssignment => self.link.push(Message { opcode: Opcode::Return, ..message }),
+                Opcode::IndexAssignment => {
+                    self.link.push(Message { opcode: Opcode::Return, ..message })
+                }
                 Opcode::Expire => self.link.push(Message { opcode: Opcode::Answered, ..message }),
                 _ => {}
             }
@@ -218,7 +235,11 @@ impl Client {
         match opcode {
             Opcode::IndexAssignment => pool.assign(index),
             // An answer to an earlier request says nothing about the latest one.
-            Opcode::NoMoreIndex if self.requests.get(&list).is_some_and(|requests| *requests == index) => pool.deny(),
+            Opcode::NoMoreIndex
+                if self.requests.get(&list).is_some_and(|requests| *requests == index) =>
+            {
+                pool.deny()
+            }
             Opcode::Spare => pool.spare(),
             Opcode::Expire => {
                 // The answer goes behind all that the pool has to say.
@@ -277,14 +298,20 @@ mod tests {
         }
         assert_eq!(pool.lease(&(0..100), None), Lease::Granted(4));
         hear(&mut client, &mut pool, Opcode::Expire, 4);
-        assert_eq!(said(&mut client), ["Rejuvenate 2/4", "IndexRequest 2/1", "Rejuvenate 2/4", "Answered 2/4"]);
+        assert_eq!(
+            said(&mut client),
+            ["Rejuvenate 2/4", "IndexRequest 2/1", "Rejuvenate 2/4", "Answered 2/4"]
+        );
         hear(&mut client, &mut pool, Opcode::Expire, 77);
         pool.adopt(90);
         pool.forget(90);
         pool.settle();
         pool.give_back(4);
         client.gather(LIST, &mut pool);
-        assert_eq!(said(&mut client), ["Answered 2/77", "IndexAssignment 2/90", "Moved 2/90", "Expire 2/4"]);
+        assert_eq!(
+            said(&mut client),
+            ["Answered 2/77", "IndexAssignment 2/90", "Moved 2/90", "Expire 2/4"]
+        );
         spare(&mut client, &mut pool);
         assert_eq!(said(&mut client), ["Return 2/5", "Return 2/6"]);
     }
@@ -325,7 +352,10 @@ mod tests {
         assert_eq!(client.link().waiting(), 4);
         hear(&mut client, &mut pool, Opcode::Expire, 19);
         let said = said(&mut client);
-        assert_eq!((said.len(), said[10].as_str(), said[11].as_str()), (4 + 8 + 1, "IndexAssignment 2/19", "Rejuvenate 2/19"));
+        assert_eq!(
+            (said.len(), said[10].as_str(), said[11].as_str()),
+            (4 + 8 + 1, "IndexAssignment 2/19", "Rejuvenate 2/19")
+        );
     }
 
     #[test]
@@ -335,14 +365,22 @@ mod tests {
         assert_eq!(said(&mut client), [""; 0], "nobody has asked");
         for number in [3, 4] {
             assert_eq!(client.accept(Message::new(Opcode::Operand, 0, number)), Ok(None));
-            assert_eq!(client.accept(Message::new(Opcode::RollCall, 0, 0)), Ok(Some(Heard::RollCall)));
+            assert_eq!(
+                client.accept(Message::new(Opcode::RollCall, 0, 0)),
+                Ok(Some(Heard::RollCall))
+            );
         }
         client.claimed();
         client.claimed();
-        assert_eq!(said(&mut client), ["Operand 0/4", "Claimed 0/0"], "the latest one counts, once");
+        assert_eq!(
+            said(&mut client),
+            ["Operand 0/4", "Claimed 0/0"],
+            "the latest one counts, once"
+        );
         let mut gauge = holdfast_nf::shared::Part::new(7);
         gauge.share();
-        for (item, change) in [(5, 1), (6, 700), (5, 0), (6, 24), (0, 8), (0, -8), (1, -1), (2, -2)] {
+        for (item, change) in [(5, 1), (6, 700), (5, 0), (6, 24), (0, 8), (0, -8), (1, -1), (2, -2)]
+        {
             gauge.add(item, change);
         }
         client.read(3, 6);
@@ -363,7 +401,10 @@ mod tests {
         assert_eq!(client.accept(Message::new(Opcode::LowerStatistics, 3, 6)), Ok(Some(less)));
         client.accept(Message::new(Opcode::Operand, 0, 9)).expect("it is a number");
         let statistic = Heard::Statistic { list: 3, index: 6, value: 9 };
-        assert_eq!(client.accept(Message::new(Opcode::UpdateStatistics, 3, 6)), Ok(Some(statistic)));
+        assert_eq!(
+            client.accept(Message::new(Opcode::UpdateStatistics, 3, 6)),
+            Ok(Some(statistic))
+        );
         let refused = Message::new(Opcode::UpdateFailure, 3, 99);
         assert_eq!(client.accept(refused), Ok(Some(Heard::Refused(refused))));
         assert_eq!(client.refused(), 1);
@@ -383,7 +424,10 @@ mod tests {
         assert_eq!(said(&mut client).len(), 33, "and thirty-one may follow");
         client.link().accept(Message::new(Opcode::Acknowledge, 0, 33)).expect("it was said");
         assert!(client.gather_statistics(0, &mut gauge));
-        assert_eq!(said(&mut client)[5..], ["Operand 0/2", "UpdateStatistics 0/38", "UpdateStatistics 0/39"]);
+        assert_eq!(
+            said(&mut client)[5..],
+            ["Operand 0/2", "UpdateStatistics 0/38", "UpdateStatistics 0/39"]
+        );
     }
 
     /// Another server has heard nothing of the messages to the one before.
@@ -412,7 +456,11 @@ mod tests {
         pool.announce();
         client.gather(LIST, &mut pool);
         client.link().begin(0).expect("nothing was said to this one");
-        assert_eq!(said(&mut client), ["IndexAssignment 2/6", "IndexAssignment 2/9"], "also what is at hand");
+        assert_eq!(
+            said(&mut client),
+            ["IndexAssignment 2/6", "IndexAssignment 2/9"],
+            "also what is at hand"
+        );
         hear(&mut client, &mut pool, Opcode::Expire, 9);
         assert_eq!(said(&mut client), ["Rejuvenate 2/9", "Answered 2/9"]);
     }
@@ -420,9 +468,19 @@ mod tests {
     /// A message that no server sends ends the session, and changes nothing else.
     #[test]
     fn what_no_server_says_is_not_listened_to() {
-        for opcode in [Opcode::IndexRequest, Opcode::Rejuvenate, Opcode::Moved, Opcode::Claimed, Opcode::Answered, Opcode::Return]
-        {
-            assert_eq!(client().accept(Message::new(opcode, LIST, 1)), Err(OutOfStep), "{opcode:?}");
+        for opcode in [
+            Opcode::IndexRequest,
+            Opcode::Rejuvenate,
+            Opcode::Moved,
+            Opcode::Claimed,
+            Opcode::Answered,
+            Opcode::Return,
+        ] {
+            assert_eq!(
+                client().accept(Message::new(opcode, LIST, 1)),
+                Err(OutOfStep),
+                "{opcode:?}"
+            );
         }
     }
 }

@@ -191,7 +191,9 @@ impl Form {
     pub fn pack(self, message: Message) -> Option<u64> {
         let (list, index) = (u64::from(message.list), u64::from(message.index));
         let fits = list >> self.list_bits() == 0 && index >> self.index_bits() == 0;
-        fits.then(|| (message.opcode as u64) << self.operand_bits() | list << self.index_bits() | index)
+        fits.then(|| {
+            (message.opcode as u64) << self.operand_bits() | list << self.index_bits() | index
+        })
     }
 
     /// Decodes a message.
@@ -201,7 +203,8 @@ impl Form {
     pub fn unpack(self, number: u64) -> Result<Message, DropReason> {
         let mask = |bits: u32| (1u64 << bits) - 1;
         let opcode = number >> self.operand_bits();
-        let opcode = u8::try_from(opcode).ok().and_then(Opcode::from_number).ok_or(DropReason::Malformed)?;
+        let opcode =
+            u8::try_from(opcode).ok().and_then(Opcode::from_number).ok_or(DropReason::Malformed)?;
         let list = (number >> self.index_bits() & mask(self.list_bits())) as u32;
         Ok(Message { opcode, list, index: (number & mask(self.index_bits())) as u32 })
     }
@@ -210,7 +213,9 @@ impl Form {
     /// if list or index do not fit, or `into` is too short.
     pub fn put(self, message: Message, into: &mut [u8]) -> usize {
         let size = self.size();
-        let (Some(number), Some(into)) = (self.pack(message), into.get_mut(..size)) else { return 0 };
+        let (Some(number), Some(into)) = (self.pack(message), into.get_mut(..size)) else {
+            return 0;
+        };
         into.copy_from_slice(&number.to_be_bytes()[8 - size..]);
         size
     }
@@ -238,7 +243,11 @@ impl Form {
         let words = (64 - number.leading_zeros()).div_ceil(bits);
         (0..words).rev().map(move |word| {
             let part = number >> (word * bits) & ((1 << bits) - 1);
-            Message::new(Opcode::Operand, (part >> self.index_bits()) as u32, (part & ((1 << self.index_bits()) - 1)) as u32)
+            Message::new(
+                Opcode::Operand,
+                (part >> self.index_bits()) as u32,
+                (part & ((1 << self.index_bits()) - 1)) as u32,
+            )
         })
     }
 
@@ -257,7 +266,9 @@ impl Form {
 
     /// Appends the bits of this message to an operand.
     pub fn extend(self, operand: u64, message: Message) -> u64 {
-        operand << self.operand_bits() | u64::from(message.list) << self.index_bits() | u64::from(message.index)
+        operand << self.operand_bits()
+            | u64::from(message.list) << self.index_bits()
+            | u64::from(message.index)
     }
 }
 
@@ -273,7 +284,11 @@ mod tests {
         assert_eq!(Form::Narrow.put(message, &mut bytes), 4);
         assert_eq!(bytes[..5], [0b0000_1111, 0b0101_1010, 0xbc, 0xde, 0]);
         for wrong in [Message { list: 32, ..message }, Message { index: 1 << 20, ..message }] {
-            assert_eq!(Form::Narrow.put(wrong, &mut bytes[4..]), 0, "what does not fit is not written");
+            assert_eq!(
+                Form::Narrow.put(wrong, &mut bytes[4..]),
+                0,
+                "what does not fit is not written"
+            );
         }
         assert_eq!(Form::Wide.put(message, &mut bytes[4..]), 0, "there is no room");
         assert_eq!(bytes[4..], [0; 5]);

@@ -158,7 +158,8 @@ impl Link {
         if self.tellable() >= self.told + ACKNOWLEDGED {
             return self.acknowledge();
         }
-        let message = (self.next < self.allowed.0).then(|| self.queue.get((self.next - self.first) as usize).copied())??;
+        let message = (self.next < self.allowed.0)
+            .then(|| self.queue.get((self.next - self.first) as usize).copied())??;
         self.next += 1;
         Some(message)
     }
@@ -178,9 +179,10 @@ impl Link {
         let count = self.told & ((1u64 << bits) - 1);
         // Coded like an operand.
         let operand = self.form.operands(count).last();
-        Some(
-            operand.map_or(Message::new(Opcode::Acknowledge, 0, 0), |operand| Message { opcode: Opcode::Acknowledge, ..operand }),
-        )
+        Some(operand.map_or(Message::new(Opcode::Acknowledge, 0, 0), |operand| Message {
+            opcode: Opcode::Acknowledge,
+            ..operand
+        }))
     }
 
     /// Takes a message that has arrived in this session. Returns it unless it was for the
@@ -241,8 +243,13 @@ mod tests {
             while let Some(message) = self.links[from].poll() {
                 self.under_way[from].push_back(message);
             }
-            for message in self.under_way[from].drain(..count.min(self.under_way[from].len())).collect::<Vec<_>>() {
-                if let Some(message) = self.links[1 - from].accept(message).expect("they know each other") {
+            for message in self.under_way[from]
+                .drain(..count.min(self.under_way[from].len()))
+                .collect::<Vec<_>>()
+            {
+                if let Some(message) =
+                    self.links[1 - from].accept(message).expect("they know each other")
+                {
                     assert_eq!(message.index, self.arrived[from], "each once and in order");
                     self.arrived[from] += 1;
                 }

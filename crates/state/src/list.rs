@@ -232,14 +232,23 @@ impl List {
 
     /// True if the index is assigned, or held by a flow as far as was last heard.
     pub fn is_taken(&self, index: u32) -> bool {
-        self.entries.get(index as usize).is_some_and(|entry| matches!(entry.state, State::Credit | State::Held | State::Lost))
+        self.entries
+            .get(index as usize)
+            .is_some_and(|entry| matches!(entry.state, State::Credit | State::Held | State::Lost))
     }
 
     /// The holders of this index as far as is known, the dead included.
     pub fn holders(&self, index: u32) -> impl Iterator<Item = Peer> + '_ {
-        let first = self.entries.get(index as usize).filter(|entry| entry.state == State::Held).map(|entry| entry.holder);
+        let first = self
+            .entries
+            .get(index as usize)
+            .filter(|entry| entry.state == State::Held)
+            .map(|entry| entry.holder);
         let others = self.others.get(&index).into_iter().flatten().copied();
-        first.into_iter().chain(others).filter_map(|slot| Some(self.instances.get(usize::from(slot))?.as_ref()?.peer))
+        first
+            .into_iter()
+            .chain(others)
+            .filter_map(|slot| Some(self.instances.get(usize::from(slot))?.as_ref()?.peer))
     }
 
     fn slot(&self, peer: Peer) -> Option<Slot> {
@@ -267,7 +276,10 @@ impl List {
 
     fn say(&self, slot: Slot, opcode: Opcode, index: u32, out: &mut Vec<Output>) {
         if let Some(Some(instance)) = self.instances.get(usize::from(slot)) {
-            out.push(Output { to: instance.peer, message: Message::new(opcode, self.number, index) });
+            out.push(Output {
+                to: instance.peer,
+                message: Message::new(opcode, self.number, index),
+            });
         }
     }
 
@@ -325,7 +337,11 @@ impl List {
     /// Frees the unclaimed rest of these dead instances' indexes. Every living instance
     /// has answered the roll call twice, the second time after all had answered once.
     pub fn release(&mut self, dead: &[Peer], out: &mut Vec<Output>) {
-        let slots = dead.iter().filter_map(|dead| self.slot(*dead)).filter(|slot| self.is_dead(*slot)).collect();
+        let slots = dead
+            .iter()
+            .filter_map(|dead| self.slot(*dead))
+            .filter(|slot| self.is_dead(*slot))
+            .collect();
         self.let_go(&slots);
         for slot in slots {
             if let Some(instance) = self.instances[usize::from(slot)].take() {
@@ -341,17 +357,23 @@ impl List {
     fn let_go(&mut self, slots: &BTreeSet<Slot>) {
         let first = (0..).zip(&self.entries).filter(|(_, entry)| slots.contains(&entry.holder));
         let first = first.map(|(index, entry)| (entry.holder, index));
-        let others = self.others.iter().flat_map(|(index, others)| others.iter().map(move |other| (*other, *index)));
-        let held: Vec<(Slot, u32)> = first.chain(others.filter(|(other, _)| slots.contains(other))).collect();
+        let others = self
+            .others
+            .iter()
+            .flat_map(|(index, others)| others.iter().map(move |other| (*other, *index)));
+        let held: Vec<(Slot, u32)> =
+            first.chain(others.filter(|(other, _)| slots.contains(other))).collect();
         let past = self.past.and_then(|past| self.slot(past));
         let is_past = |slot: Slot| past == Some(slot);
         if past.is_some_and(|past| slots.contains(&past)) {
-            let rest = self.limits.unknown_rest.min(self.limits.rest).saturating_add(2 * self.limits.step);
+            let rest =
+                self.limits.unknown_rest.min(self.limits.rest).saturating_add(2 * self.limits.step);
             self.settles_at = Some(self.now.saturating_add(rest));
         }
         for (slot, index) in held {
             // Indexes with other holders are not over.
-            let (is_over, was_over) = (!self.others.contains_key(&index), self.entries[index as usize].is_over);
+            let (is_over, was_over) =
+                (!self.others.contains_key(&index), self.entries[index as usize].is_over);
             self.cease(slot, index, is_over);
             if is_past(slot) && !was_over && self.entries[index as usize].state == State::Resting {
                 self.rest_shortly(index);
@@ -452,7 +474,8 @@ impl List {
                 let entries = &self.entries;
                 let mut seen = vec![false; entries.len()];
                 self.free.retain(|index| {
-                    entries[*index as usize].state == State::Free && !core::mem::replace(&mut seen[*index as usize], true)
+                    entries[*index as usize].state == State::Free
+                        && !core::mem::replace(&mut seen[*index as usize], true)
                 });
             }
             self.free.push_back(index);
@@ -515,7 +538,9 @@ impl List {
     fn used(&mut self, slot: Slot, index: u32) {
         let entry = self.entries[index as usize];
         if entry.state == State::Credit {
-            if entry.holder == slot && !self.others.get(&index).is_some_and(|others| others.contains(&slot)) {
+            if entry.holder == slot
+                && !self.others.get(&index).is_some_and(|others| others.contains(&slot))
+            {
                 self.turn(index, State::Held, slot);
             }
             return;
@@ -537,7 +562,9 @@ impl List {
         let next = self.others.get_mut(&index).and_then(|others| {
             // Messages arrive in order, so a further holder's own message ends its own
             // part first.
-            let Some(at) = others.iter().position(|other| *other == slot) else { return others.pop() };
+            let Some(at) = others.iter().position(|other| *other == slot) else {
+                return others.pop();
+            };
             others.swap_remove(at);
             Some(holder)
         });
@@ -547,7 +574,9 @@ impl List {
         match next {
             Some(next) if next == holder => self.turn(index, state, holder),
             Some(next) => self.turn(index, State::Held, next),
-            None if !is_over && !is_planted(Fault::TakesMovedForOver) => self.turn(index, State::Lost, NOBODY),
+            None if !is_over && !is_planted(Fault::TakesMovedForOver) => {
+                self.turn(index, State::Lost, NOBODY)
+            }
             None => self.rest(index),
         }
     }
@@ -567,7 +596,9 @@ impl List {
 
     fn give_back(&mut self, slot: Slot, index: u32) {
         match self.entries[index as usize].state {
-            State::Credit if !self.others.contains_key(&index) => self.turn(index, State::Free, NOBODY),
+            State::Credit if !self.others.contains_key(&index) => {
+                self.turn(index, State::Free, NOBODY)
+            }
             _ => self.cease(slot, index, true),
         }
     }
@@ -608,7 +639,9 @@ impl List {
         if self.settles_at.is_some_and(|at| at <= self.now) {
             self.settles_at = None;
             let now = self.now;
-            for instance in self.instances.iter_mut().flatten().filter(|instance| instance.wanted > 0) {
+            for instance in
+                self.instances.iter_mut().flatten().filter(|instance| instance.wanted > 0)
+            {
                 instance.unanswered = Some(now);
                 self.unanswered += 1;
             }
@@ -623,9 +656,17 @@ impl List {
             if self.entries[index as usize].state != State::Free {
                 continue;
             }
-            let is_first =
-                |slot: &Slot| matches!(&self.instances[usize::from(*slot)], Some(Instance { unanswered: Some(_), .. }));
-            let at = if self.unanswered == 0 { 0 } else { self.wanting.iter().position(is_first).unwrap_or(0) };
+            let is_first = |slot: &Slot| {
+                matches!(
+                    &self.instances[usize::from(*slot)],
+                    Some(Instance { unanswered: Some(_), .. })
+                )
+            };
+            let at = if self.unanswered == 0 {
+                0
+            } else {
+                self.wanting.iter().position(is_first).unwrap_or(0)
+            };
             let Some(slot) = self.wanting.remove(at) else { return };
             self.turn(index, State::Credit, slot);
             self.say(slot, Opcode::IndexAssignment, index, out);
@@ -650,7 +691,11 @@ impl List {
         let is_over = |at: u64| now >= at.saturating_add(patience);
         self.refuse(is_over, out);
         let mut may_come = false;
-        let others = self.instances.iter_mut().flatten().filter(|instance| !instance.is_dead && instance.unanswered.is_none());
+        let others = self
+            .instances
+            .iter_mut()
+            .flatten()
+            .filter(|instance| !instance.is_dead && instance.unanswered.is_none());
         for instance in others.filter(|_| self.unanswered > 0) {
             let may_spare = match instance.asked_at {
                 None => instance.credit > 0 || instance.may_have_more,
@@ -658,9 +703,13 @@ impl List {
             };
             if may_spare {
                 instance.asked_at = Some(now);
-                out.push(Output { to: instance.peer, message: Message::new(Opcode::Spare, number, 0) });
+                out.push(Output {
+                    to: instance.peer,
+                    message: Message::new(Opcode::Spare, number, 0),
+                });
             }
-            may_come |= (instance.credit > 0 || instance.may_have_more) && instance.asked_at.is_some_and(|at| !is_over(at));
+            may_come |= (instance.credit > 0 || instance.may_have_more)
+                && instance.asked_at.is_some_and(|at| !is_over(at));
         }
         if !may_come {
             self.refuse(|_| true, out);
@@ -702,18 +751,23 @@ impl List {
 
     /// Asks all instances that may know of a flow with this index.
     fn ask(&mut self, index: u32, out: &mut Vec<Output>) {
-        if self.questions.len() >= QUESTIONS && self.dead == 0 && self.unasked.len() < self.entries.len() {
+        if self.questions.len() >= QUESTIONS
+            && self.dead == 0
+            && self.unasked.len() < self.entries.len()
+        {
             return self.unasked.push_back(index);
         }
         self.wake(index, self.limits.patience);
         // Questions about an index go one at a time, because an answer would not say to
         // which it belongs. During a recovery there are no questions: indexes of the dead
         // may be claimed any moment.
-        if self.questions.contains_key(&index) || self.questions.len() >= QUESTIONS || self.dead > 0 {
+        if self.questions.contains_key(&index) || self.questions.len() >= QUESTIONS || self.dead > 0
+        {
             return;
         }
         let is_lost = self.entries[index as usize].state == State::Lost;
-        let asked: Vec<Slot> = self.living().filter(|slot| is_lost || self.is_holder(*slot, index)).collect();
+        let asked: Vec<Slot> =
+            self.living().filter(|slot| is_lost || self.is_holder(*slot, index)).collect();
         for slot in &asked {
             self.say(*slot, Opcode::Expire, index, out);
         }

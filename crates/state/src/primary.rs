@@ -51,7 +51,16 @@ impl Primary {
     /// may have missed that.
     pub fn new(server: Server) -> Primary {
         let (log, marks) = (VecDeque::new(), VecDeque::new());
-        let mut primary = Primary { server, log, first: 0, marks, has_standby: false, attached: 0, attachment: 0, ahead: None };
+        let mut primary = Primary {
+            server,
+            log,
+            first: 0,
+            marks,
+            has_standby: false,
+            attached: 0,
+            attachment: 0,
+            ahead: None,
+        };
         let peers: Vec<Peer> = primary.server.instances().collect();
         peers.into_iter().for_each(|peer| _ = primary.server.apply(Input::Over(peer)));
         primary.stand_alone();
@@ -100,7 +109,8 @@ impl Primary {
     fn allow(&mut self, peer: Peer, mark: Option<(u64, u64)>) {
         let has_standby = self.has_standby && !is_planted(Fault::SpeaksBeforeStandby);
         if let Some(link) = self.server.link(peer) {
-            let now = if has_standby { (link.sent(), link.received()) } else { (u64::MAX, u64::MAX) };
+            let now =
+                if has_standby { (link.sent(), link.received()) } else { (u64::MAX, u64::MAX) };
             let (sent, received) = mark.filter(|_| has_standby).unwrap_or(now);
             link.allow(sent, received);
         }
@@ -131,7 +141,9 @@ impl Primary {
             Input::Said { .. } if self.log.len() >= LOG => Err(Refused::Full),
             _ => self.server.apply(input),
         };
-        if let (Err(Refused::Full | Refused::OutOfStep), Input::Said { from, .. }) = (outcome, input) {
+        if let (Err(Refused::Full | Refused::OutOfStep), Input::Said { from, .. }) =
+            (outcome, input)
+        {
             let _ = self.apply(Input::Over(from));
         }
         outcome?;
@@ -154,7 +166,8 @@ impl Primary {
 
     /// Inputs from this number on, for the standby. `None` if they are not kept any more.
     pub fn inputs(&self, from: u64) -> Option<impl Iterator<Item = Input> + '_> {
-        let skipped = from.checked_sub(self.first).filter(|skipped| *skipped <= self.log.len() as u64)?;
+        let skipped =
+            from.checked_sub(self.first).filter(|skipped| *skipped <= self.log.len() as u64)?;
         Some(self.log.iter().skip(skipped as usize).copied())
     }
 

@@ -151,13 +151,20 @@ impl Server {
     /// The same where instances may have indexes of an earlier server that is forgotten.
     /// Statistics are 0.
     pub fn unknown(kinds: &[Kind], waiting: usize, memory: u64) -> Option<Server> {
-        let mut server = Server::with(kinds, waiting, memory, |number, limits| List::unknown(number, limits, PAST))?;
+        let mut server = Server::with(kinds, waiting, memory, |number, limits| {
+            List::unknown(number, limits, PAST)
+        })?;
         server.dead.insert(PAST, true);
         server.is_incomplete = true;
         Some(server)
     }
 
-    fn with(kinds: &[Kind], waiting: usize, memory: u64, list: impl Fn(u32, Limits) -> List) -> Option<Server> {
+    fn with(
+        kinds: &[Kind],
+        waiting: usize,
+        memory: u64,
+        list: impl Fn(u32, Limits) -> List,
+    ) -> Option<Server> {
         let size = |kind: &Kind| match kind {
             Kind::Indexes(limits) => limits.size,
             Kind::Counters(size) | Kind::Gauge(size) => *size,
@@ -290,7 +297,11 @@ impl Server {
             Input::Dead(peer) => self.bury(peer),
             Input::Recovered(peer) => self.recovered(peer),
             Input::Begun { with, arrived } => self.begin(with, arrived),
-            Input::Over(peer) => self.instances.get_mut(&peer).map(|instance| instance.link.end()).ok_or(Refused::Unknown),
+            Input::Over(peer) => self
+                .instances
+                .get_mut(&peer)
+                .map(|instance| instance.link.end())
+                .ok_or(Refused::Unknown),
             Input::Said { from, message } => self.hear(from, message),
             Input::Complete => {
                 self.is_incomplete = false;
@@ -320,7 +331,9 @@ impl Server {
             let Some(instance) = self.instances.get_mut(&to) else { continue };
             // `Spare` needs no queue: it is sent again as long as an instance wants
             // indexes.
-            if message.opcode != Opcode::Spare || instance.link.is_open() && instance.link.room() > 0 {
+            if message.opcode != Opcode::Spare
+                || instance.link.is_open() && instance.link.room() > 0
+            {
                 instance.link.push(message);
                 self.touched.insert(to);
             }
@@ -332,8 +345,14 @@ impl Server {
     fn tell_statistics(&mut self) {
         let Server { lists, instances, touched, .. } = self;
         for (list, content) in (0..).zip(lists) {
-            let Some(statistics) = content.statistics().filter(|statistics| statistics.has_untold()) else { continue };
-            for (peer, Instance { link, .. }) in instances.iter_mut().filter(|(_, instance)| instance.link.is_open()) {
+            let Some(statistics) =
+                content.statistics().filter(|statistics| statistics.has_untold())
+            else {
+                continue;
+            };
+            for (peer, Instance { link, .. }) in
+                instances.iter_mut().filter(|(_, instance)| instance.link.is_open())
+            {
                 while link.has_spare_room()
                     && let Some((index, value)) = statistics.poll_untold(*peer)
                 {
@@ -356,7 +375,10 @@ impl Server {
         if !has_room {
             return Err(Refused::Crowded);
         }
-        self.lists.iter_mut().filter_map(Content::statistics).for_each(|statistics| statistics.join(peer));
+        self.lists
+            .iter_mut()
+            .filter_map(Content::statistics)
+            .for_each(|statistics| statistics.join(peer));
         let mut link = Link::new(self.form, self.waiting);
         // Flows of the dead may move to it from instances that have got them.
         if let Some(roll_call) = &mut self.roll_call {
@@ -378,12 +400,17 @@ impl Server {
             return Ok(());
         }
         let mut has_room = true;
-        self.lists.iter_mut().for_each(|list| list.indexes(|list| has_room &= is_known || list.join(peer)));
+        self.lists
+            .iter_mut()
+            .for_each(|list| list.indexes(|list| has_room &= is_known || list.join(peer)));
         if !has_room {
             return Err(Refused::Crowded);
         }
         self.lists.iter_mut().for_each(|list| list.indexes(|list| list.fence(peer)));
-        self.lists.iter_mut().filter_map(Content::statistics).for_each(|statistics| statistics.fence(peer));
+        self.lists
+            .iter_mut()
+            .filter_map(Content::statistics)
+            .for_each(|statistics| statistics.fence(peer));
         let fenced = self.fenced.entry(peer.node).or_default();
         *fenced = peer.incarnation.max(*fenced);
         self.touched.remove(&peer);
@@ -404,7 +431,9 @@ impl Server {
 
     /// Begins the roll call if no recovery is under way.
     fn begin_roll_call(&mut self) {
-        let is_ready = !self.is_incomplete && self.roll_call.is_none() && self.dead.values().all(|is_recovered| *is_recovered);
+        let is_ready = !self.is_incomplete
+            && self.roll_call.is_none()
+            && self.dead.values().all(|is_recovered| *is_recovered);
         if is_ready && !self.dead.is_empty() {
             self.call_roll(true);
         }
@@ -419,7 +448,8 @@ impl Server {
             instance.link.push_with(self.roll_calls, Message::new(Opcode::RollCall, 0, 0));
         }
         self.touched.extend(self.instances.keys());
-        self.roll_call = Some(RollCall { waiting: self.instances.keys().copied().collect(), again });
+        self.roll_call =
+            Some(RollCall { waiting: self.instances.keys().copied().collect(), again });
     }
 
     /// Releases the unclaimed indexes of the dead.
@@ -432,7 +462,10 @@ impl Server {
         }
         let out = &mut self.out;
         self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(&dead, out)));
-        self.lists.iter_mut().filter_map(Content::statistics).for_each(|statistics| statistics.release(&dead));
+        self.lists
+            .iter_mut()
+            .filter_map(Content::statistics)
+            .for_each(|statistics| statistics.release(&dead));
     }
 
     fn begin(&mut self, with: Peer, arrived: u64) -> Result<(), Refused> {
@@ -450,27 +483,37 @@ impl Server {
             return Err(Refused::Full);
         }
         self.touched.insert(from);
-        let Some(message) = instance.link.accept(message).map_err(|_| Refused::OutOfStep)? else { return Ok(()) };
+        let Some(message) = instance.link.accept(message).map_err(|_| Refused::OutOfStep)? else {
+            return Ok(());
+        };
         if message.opcode == Opcode::Operand {
             instance.operand = self.form.extend(instance.operand, message);
             return Ok(());
         }
         let operand = core::mem::take(&mut instance.operand);
-        let refusal = Output { to: from, message: Message { opcode: Opcode::UpdateFailure, ..message } };
+        let refusal =
+            Output { to: from, message: Message { opcode: Opcode::UpdateFailure, ..message } };
         match (message.opcode, self.lists.get_mut(message.list as usize)) {
             (Opcode::Claimed, _) => self.claimed(from, operand),
-            (Opcode::UpdateStatistics | Opcode::LowerStatistics, Some(Content::Statistics(statistics))) => {
+            (
+                Opcode::UpdateStatistics | Opcode::LowerStatistics,
+                Some(Content::Statistics(statistics)),
+            ) => {
                 let is_lower = message.opcode == Opcode::LowerStatistics;
                 let amount = operand.max(1).cast_signed();
                 let change = if is_lower { amount.wrapping_neg() } else { amount };
-                if is_lower && !statistics.is_gauge() || !statistics.change(from, message.index, change) {
+                if is_lower && !statistics.is_gauge()
+                    || !statistics.change(from, message.index, change)
+                {
                     self.out.push(refusal);
                 }
             }
-            (Opcode::ReadStatistics, Some(Content::Statistics(statistics))) => match statistics.told_to(from, message.index) {
-                Some(value) => tell(&mut instance.link, message.list, message.index, value),
-                None => self.out.push(refusal),
-            },
+            (Opcode::ReadStatistics, Some(Content::Statistics(statistics))) => {
+                match statistics.told_to(from, message.index) {
+                    Some(value) => tell(&mut instance.link, message.list, message.index, value),
+                    None => self.out.push(refusal),
+                }
+            }
             (_, Some(Content::Indexes(list))) => list.handle(from, message, &mut self.out),
             _ => self.out.push(refusal),
         }
@@ -478,7 +521,9 @@ impl Server {
     }
 
     fn claimed(&mut self, by: Peer, number: u64) {
-        let Some(roll_call) = self.roll_call.as_mut().filter(|_| number == self.roll_calls) else { return };
+        let Some(roll_call) = self.roll_call.as_mut().filter(|_| number == self.roll_calls) else {
+            return;
+        };
         roll_call.waiting.remove(&by);
         if !roll_call.waiting.is_empty() && !is_planted(Fault::FreesAtFirstClaim) {
             return;

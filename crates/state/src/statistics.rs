@@ -56,7 +56,10 @@ struct Instance {
 
 impl Instance {
     fn note(&mut self, index: usize) -> bool {
-        let is_new = self.is_untold.get_mut(index).is_some_and(|is_untold| !core::mem::replace(is_untold, true));
+        let is_new = self
+            .is_untold
+            .get_mut(index)
+            .is_some_and(|is_untold| !core::mem::replace(is_untold, true));
         if is_new {
             self.untold.push_back(index as u32);
         }
@@ -106,8 +109,12 @@ impl Statistics {
     pub(crate) fn join(&mut self, peer: Peer) {
         let len = self.totals.len();
         let told = if self.is_gauge { len } else { 0 };
-        let instance =
-            Instance { part: vec![0; len], told: vec![0; told], untold: VecDeque::new(), is_untold: vec![false; told] };
+        let instance = Instance {
+            part: vec![0; len],
+            told: vec![0; told],
+            untold: VecDeque::new(),
+            is_untold: vec![false; told],
+        };
         let instance = self.instances.entry(peer).or_insert(instance);
         for (index, _) in self.totals.iter().enumerate().filter(|(_, total)| **total != 0) {
             self.untold += usize::from(instance.note(index));
@@ -137,7 +144,8 @@ impl Statistics {
     pub(crate) fn fence(&mut self, peer: Peer) {
         if let Some(instance) = self.instances.get_mut(&peer) {
             self.untold -= instance.untold.len();
-            (instance.told, instance.is_untold, instance.untold) = (Vec::new(), Vec::new(), VecDeque::new());
+            (instance.told, instance.is_untold, instance.untold) =
+                (Vec::new(), Vec::new(), VecDeque::new());
         }
     }
 
@@ -145,11 +153,16 @@ impl Statistics {
     pub(crate) fn release(&mut self, dead: &[Peer]) {
         for peer in dead {
             self.fence(*peer);
-            let Some(instance) = self.instances.remove(peer).filter(|_| self.is_gauge && !is_planted(Fault::KeepsPartsOfTheDead))
+            let Some(instance) = self
+                .instances
+                .remove(peer)
+                .filter(|_| self.is_gauge && !is_planted(Fault::KeepsPartsOfTheDead))
             else {
                 continue;
             };
-            for (index, part) in instance.part.into_iter().enumerate().filter(|(_, part)| *part != 0) {
+            for (index, part) in
+                instance.part.into_iter().enumerate().filter(|(_, part)| *part != 0)
+            {
                 self.totals[index] = self.totals[index].wrapping_sub(part);
                 self.note_others(*peer, index);
             }
@@ -160,7 +173,11 @@ impl Statistics {
     /// all others' parts.
     pub(crate) fn told_to(&self, peer: Peer, index: u32) -> Option<i64> {
         let total = self.totals.get(index as usize)?;
-        let part = self.instances.get(&peer).and_then(|instance| instance.part.get(index as usize)).filter(|_| self.is_gauge);
+        let part = self
+            .instances
+            .get(&peer)
+            .and_then(|instance| instance.part.get(index as usize))
+            .filter(|_| self.is_gauge);
         Some(total.wrapping_sub(part.copied().unwrap_or(0)))
     }
 
@@ -210,7 +227,10 @@ mod tests {
         }
         assert!(!list.change(A, 2, 1) && !list.change(Peer { incarnation: 2, ..A }, 0, 1));
         assert_eq!(list.totals(), [6, -4]);
-        assert_eq!([A, B, C].map(|peer| untold(&mut list, peer)), [vec![(0, 1), (1, -4)], vec![(0, 5)], vec![(0, 6), (1, -4)]]);
+        assert_eq!(
+            [A, B, C].map(|peer| untold(&mut list, peer)),
+            [vec![(0, 1), (1, -4)], vec![(0, 5)], vec![(0, 6), (1, -4)]]
+        );
         assert!(!list.has_untold());
         list.change(A, 1, 5);
         list.change(A, 1, -5);
@@ -244,7 +264,10 @@ mod tests {
         counters.fence(A);
         counters.release(&[A]);
         assert_eq!((counters.totals(), counters.told_to(B, 1)), (&[0, 6][..], Some(6)));
-        assert!(!counters.has_untold() && untold(&mut counters, B).is_empty(), "nobody reads counters");
+        assert!(
+            !counters.has_untold() && untold(&mut counters, B).is_empty(),
+            "nobody reads counters"
+        );
     }
 
     #[derive(Debug, Clone, Copy)]

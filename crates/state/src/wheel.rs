@@ -46,7 +46,12 @@ pub struct Wheel {
 impl Wheel {
     /// A wheel of so many indexes, none of which is due.
     pub fn new(size: u32) -> Wheel {
-        Wheel { entries: vec![UNFILED; size as usize], slots: [[NONE; SLOTS]; WHEELS], filed: [0; WHEELS], now: 0 }
+        Wheel {
+            entries: vec![UNFILED; size as usize],
+            slots: [[NONE; SLOTS]; WHEELS],
+            filed: [0; WHEELS],
+            now: 0,
+        }
     }
 
     /// The step that the wheel has reached.
@@ -78,8 +83,9 @@ impl Wheel {
     /// The step at which the index is due, if it is.
     pub fn due(&self, index: u32) -> Option<u64> {
         let entry = &self.entries[index as usize];
-        (entry.wheel != NOT_FILED)
-            .then(|| self.now.wrapping_add_signed(i64::from(entry.due.wrapping_sub(self.now as u32) as i32)))
+        (entry.wheel != NOT_FILED).then(|| {
+            self.now.wrapping_add_signed(i64::from(entry.due.wrapping_sub(self.now as u32) as i32))
+        })
     }
 
     fn unlink(&mut self, index: u32) {
@@ -117,7 +123,9 @@ impl Wheel {
     /// As [`Wheel::advance`], over more than a turn of the slowest wheel: each index is
     /// looked at once.
     fn jump(&mut self, now: u64, expired: &mut dyn FnMut(u32) -> Option<u64>) {
-        let filed: Vec<(u32, u64)> = (0..self.entries.len() as u32).filter_map(|index| Some((index, self.due(index)?))).collect();
+        let filed: Vec<(u32, u64)> = (0..self.entries.len() as u32)
+            .filter_map(|index| Some((index, self.due(index)?)))
+            .collect();
         filed.iter().for_each(|(index, _)| self.unlink(*index));
         self.now = now;
         for (index, due) in filed {

@@ -237,7 +237,9 @@ impl core::fmt::Display for Malformed {
             Malformed::Multiplier => "a detection multiplier of 0",
             Malformed::Multipoint => "the multipoint bit is set",
             Malformed::MyDiscriminator => "my discriminator is 0",
-            Malformed::YourDiscriminator => "your discriminator is 0 in a state other than Down and AdminDown",
+            Malformed::YourDiscriminator => {
+                "your discriminator is 0 in a state other than Down and AdminDown"
+            }
             Malformed::Authentication => "an authentication section of a wrong length",
         })
     }
@@ -272,7 +274,8 @@ impl<'a> Control<'a> {
             return Err(Malformed::MyDiscriminator);
         }
         let state = State::of(header.state_flags >> 6);
-        if header.your_discriminator.get() == 0 && !matches!(state, State::Down | State::AdminDown) {
+        if header.your_discriminator.get() == 0 && !matches!(state, State::Down | State::AdminDown)
+        {
             return Err(Malformed::YourDiscriminator);
         }
         let authentication = if is_authenticated {
@@ -310,7 +313,9 @@ impl<'a> Control<'a> {
     pub fn written_len(&self) -> Result<usize, DoesNotFit> {
         match self.authentication {
             None => Ok(LEN),
-            Some(Authentication::Password { password, .. }) if (1..=MAX_PASSWORD).contains(&password.len()) => {
+            Some(Authentication::Password { password, .. })
+                if (1..=MAX_PASSWORD).contains(&password.len()) =>
+            {
                 Ok(LEN + 3 + password.len())
             }
             Some(Authentication::Sha1 { .. }) => Ok(LEN + SHA1_LEN),
@@ -352,7 +357,8 @@ impl<'a> Control<'a> {
                 section[3..].copy_from_slice(password);
             }
             Some(Authentication::Sha1 { is_meticulous, key_id, sequence, digest }) => {
-                let kind = if is_meticulous { kind::METICULOUS_KEYED_SHA1 } else { kind::KEYED_SHA1 };
+                let kind =
+                    if is_meticulous { kind::METICULOUS_KEYED_SHA1 } else { kind::KEYED_SHA1 };
                 section[..4].copy_from_slice(&[kind, section_len, key_id, 0]);
                 section[4..8].copy_from_slice(&sequence.to_be_bytes());
                 section[8..].copy_from_slice(&digest);
@@ -372,7 +378,9 @@ impl<'a> Authentication<'a> {
         let is_sha1 = matches!(kind, kind::KEYED_SHA1 | kind::METICULOUS_KEYED_SHA1);
         match kind {
             kind::PASSWORD => {
-                let password = section.get(3..).filter(|password| (1..=MAX_PASSWORD).contains(&password.len()))?;
+                let password = section
+                    .get(3..)
+                    .filter(|password| (1..=MAX_PASSWORD).contains(&password.len()))?;
                 Some(Authentication::Password { key_id: section[2], password })
             }
             _ if is_sha1 => {

@@ -9,7 +9,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Epochs begin anew behind the highest, and therefore have no order as numbers have: of
 /// two epochs the later one is ahead by less than half of all there are. No owner gets
 /// epoch 0.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
 #[repr(transparent)]
 pub struct Epoch(u32);
 
@@ -123,10 +125,19 @@ mod tests {
         let last = Epoch::new(u32::MAX);
         assert_eq!((last.next(), last.before().next()), (Epoch::FIRST, last));
         assert!(last.next().is_later(last) && !last.is_later(last.next()));
-        assert!(last.has_reached(last) && last.next().has_reached(last) && !last.has_reached(last.next()));
+        assert!(
+            last.has_reached(last)
+                && last.next().has_reached(last)
+                && !last.has_reached(last.next())
+        );
         assert_eq!((Epoch::given(0), Epoch::given(7)), (None, Some(Epoch::new(7))));
-        let of = |one: u32, other: u32| Epoch::later(Epoch::given(one), Epoch::given(other)).map_or(0, Epoch::get);
-        assert_eq!((of(0, 0), of(7, 0), of(0, 1 << 31), of(9, 7), of(u32::MAX, 7)), (0, 7, 1 << 31, 9, 7));
+        let of = |one: u32, other: u32| {
+            Epoch::later(Epoch::given(one), Epoch::given(other)).map_or(0, Epoch::get)
+        };
+        assert_eq!(
+            (of(0, 0), of(7, 0), of(0, 1 << 31), of(9, 7), of(u32::MAX, 7)),
+            (0, 7, 1 << 31, 9, 7)
+        );
     }
 
     /// The lowest bits are enough for near epochs, on either side, also where they begin

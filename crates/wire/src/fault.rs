@@ -375,8 +375,15 @@ mod tests {
             {
                 let _inner = plant(Planted::from(Fault::IgnoresEpochs).with(Fault::ReportsEarly));
                 let there = Fault::ALL.iter().filter(|fault| is_planted(**fault));
-                assert_eq!(there.collect::<Vec<_>>(), [&Fault::IgnoresEpochs, &Fault::ReportsEarly]);
-                assert!(std::thread::spawn(|| !is_planted(Fault::IgnoresEpochs)).join().is_ok_and(|is_so| is_so));
+                assert_eq!(
+                    there.collect::<Vec<_>>(),
+                    [&Fault::IgnoresEpochs, &Fault::ReportsEarly]
+                );
+                assert!(
+                    std::thread::spawn(|| !is_planted(Fault::IgnoresEpochs))
+                        .join()
+                        .is_ok_and(|is_so| is_so)
+                );
             }
             assert!(is_planted(Fault::Reclassifies) && !is_planted(Fault::IgnoresEpochs));
         }
@@ -385,7 +392,8 @@ mod tests {
 
     #[test]
     fn every_fault_has_a_name_of_its_own() {
-        let names: std::collections::BTreeSet<&str> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+        let names: std::collections::BTreeSet<&str> =
+            Fault::ALL.iter().map(|fault| fault.name()).collect();
         assert_eq!(names.len(), Fault::ALL.len());
     }
 }

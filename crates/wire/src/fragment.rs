@@ -102,7 +102,14 @@ impl Cut {
     }
 
     /// Sets the header fields of a fragment: `len` bytes behind `header`, from `at` on.
-    fn finish(&self, fragment: &mut Packet, header: usize, at: usize, len: usize, more: bool) -> Option<()> {
+    fn finish(
+        &self,
+        fragment: &mut Packet,
+        header: usize,
+        at: usize,
+        len: usize,
+        more: bool,
+    ) -> Option<()> {
         let l3 = usize::from(self.layers.l3);
         let field = (self.field + u16::try_from(at / 8).ok()?) | if more { MORE } else { 0 };
         let bytes = fragment.bytes_mut().get_mut(l3..header)?;

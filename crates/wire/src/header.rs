@@ -208,7 +208,8 @@ pub mod icmp {
     /// router's own neighbours (RFC 1122, section 3.2.2.2), and hosts ignore a source
     /// quench (RFC 6633, section 3): neither goes farther.
     pub fn is_about_a_flow(kind: u8) -> bool {
-        matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM) || is_planted(Fault::RedirectsPass) && is_error(kind)
+        matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM)
+            || is_planted(Fault::RedirectsPass) && is_error(kind)
     }
 
     /// For a request, or a reply under the identifier of a request: the request's type,
@@ -274,7 +275,9 @@ impl crate::Packet {
     #[inline]
     pub fn ipv4(&self) -> Option<&Ipv4> {
         (self.layers.network == crate::Network::V4).then_some(())?;
-        Ipv4::ref_from_prefix(self.bytes().get(self.layers.l3 as usize..)?).ok().map(|(header, _)| header)
+        Ipv4::ref_from_prefix(self.bytes().get(self.layers.l3 as usize..)?)
+            .ok()
+            .map(|(header, _)| header)
     }
 
     /// The IPv4 header, mutable.
@@ -289,7 +292,9 @@ impl crate::Packet {
     #[inline]
     pub fn ipv6(&self) -> Option<&Ipv6> {
         (self.layers.network == crate::Network::V6).then_some(())?;
-        Ipv6::ref_from_prefix(self.bytes().get(self.layers.l3 as usize..)?).ok().map(|(header, _)| header)
+        Ipv6::ref_from_prefix(self.bytes().get(self.layers.l3 as usize..)?)
+            .ok()
+            .map(|(header, _)| header)
     }
 
     /// The IPv6 header, mutable.

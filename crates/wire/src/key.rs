@@ -20,7 +20,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// equal 5-tuples (0 unless a deployment uses it).
 #[allow(clippy::derived_hash_with_manual_eq, reason = "equal by words is equal by fields")]
 #[derive(
-    Clone, Copy, Eq, Hash, PartialOrd, Ord, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Default,
+    FromBytes,
+    IntoBytes,
+    KnownLayout,
+    Immutable,
+    Serialize,
+    Deserialize,
 )]
 #[repr(C)]
 pub struct FlowKey {
@@ -160,8 +172,10 @@ impl FlowKey {
             word(&self.destination[..8]) ^ seed ^ 0x8ebc_6af0_9c88_c6e3,
             word(&self.destination[8..]) ^ turned ^ 0x5899_65cc_7537_4cc3,
         );
-        let (low, high) =
-            multiply(source ^ ports ^ 0x1d8e_4e27_c47d_124f, destination.rotate_left(32) ^ 0xeb44_acca_b455_d165 ^ seed);
+        let (low, high) = multiply(
+            source ^ ports ^ 0x1d8e_4e27_c47d_124f,
+            destination.rotate_left(32) ^ 0xeb44_acca_b455_d165 ^ seed,
+        );
         fold(low ^ 0xa076_1d64_78bd_642f, high ^ 0xe703_7ed1_a0b4_28db ^ seed)
     }
 
@@ -178,11 +192,13 @@ impl FlowKey {
             let header = bytes.get(layers.l3 as usize..)?;
             let (source, destination) = match layers.network {
                 Network::V4 => {
-                    let addresses: &[[u8; 4]; 2] = zerocopy::transmute_ref!(header.get(12..20)?.first_chunk::<8>()?);
+                    let addresses: &[[u8; 4]; 2] =
+                        zerocopy::transmute_ref!(header.get(12..20)?.first_chunk::<8>()?);
                     (map_v4(addresses[0]), map_v4(addresses[1]))
                 }
                 Network::V6 => {
-                    let addresses: &[[u8; 16]; 2] = zerocopy::transmute_ref!(header.get(8..40)?.first_chunk::<32>()?);
+                    let addresses: &[[u8; 16]; 2] =
+                        zerocopy::transmute_ref!(header.get(8..40)?.first_chunk::<32>()?);
                     (addresses[0], addresses[1])
                 }
                 Network::Other => return None,
@@ -226,8 +242,14 @@ impl FlowKey {
             }
             Network::Other => return None,
         };
-        let mut key =
-            FlowKey { source, destination, source_port: 0, destination_port: 0, protocol: u16::from(layers.protocol), scope: 0 };
+        let mut key = FlowKey {
+            source,
+            destination,
+            source_port: 0,
+            destination_port: 0,
+            protocol: u16::from(layers.protocol),
+            scope: 0,
+        };
         match layers.protocol {
             proto::TCP | proto::UDP => {
                 let ports: &[u8; 4] = bytes.get(l4..l4 + 4)?.try_into().ok()?;
@@ -239,17 +261,27 @@ impl FlowKey {
                 let [kind, _, _, _, rest @ ..] = *header;
                 if icmp::is_error(kind) {
                     let is_followed = follow_errors && icmp::is_about_a_flow(kind);
-                    return if is_followed { FlowKey::of_error(&key, bytes.get(l4 + 8..)?) } else { None };
+                    return if is_followed {
+                        FlowKey::of_error(&key, bytes.get(l4 + 8..)?)
+                    } else {
+                        None
+                    };
                 }
-                (key.source_port, key.destination_port) = icmp_ports(icmp::exchange(kind), kind, rest);
+                (key.source_port, key.destination_port) =
+                    icmp_ports(icmp::exchange(kind), kind, rest);
             }
             proto::ICMPV6 if layers.network == Network::V6 => {
                 let header: &[u8; 8] = bytes.get(l4..l4 + 8)?.try_into().ok()?;
                 let [kind, _, _, _, rest @ ..] = *header;
                 if icmpv6::is_error(kind) {
-                    return if follow_errors { FlowKey::of_error(&key, bytes.get(l4 + 8..)?) } else { None };
+                    return if follow_errors {
+                        FlowKey::of_error(&key, bytes.get(l4 + 8..)?)
+                    } else {
+                        None
+                    };
                 }
-                (key.source_port, key.destination_port) = icmp_ports(icmpv6::exchange(kind), kind, rest);
+                (key.source_port, key.destination_port) =
+                    icmp_ports(icmpv6::exchange(kind), kind, rest);
             }
             _ => {}
         }
@@ -271,7 +303,8 @@ impl FlowKey {
             return;
         }
         if let Some(place) = fragment.headers_mut().first_chunk_mut::<5>() {
-            let ([a, b], [c, d]) = (self.source_port.to_be_bytes(), self.destination_port.to_be_bytes());
+            let ([a, b], [c, d]) =
+                (self.source_port.to_be_bytes(), self.destination_port.to_be_bytes());
             *place = [a, b, c, d, self.protocol as u8];
         }
     }
@@ -284,13 +317,23 @@ impl FlowKey {
             return FlowKey::of(packet);
         }
         let (source, destination) = match packet.layers.network {
-            Network::V4 => packet.ipv4().map(|header| (map_v4(header.source), map_v4(header.destination)))?,
+            Network::V4 => {
+                packet.ipv4().map(|header| (map_v4(header.source), map_v4(header.destination)))?
+            }
             Network::V6 => packet.ipv6().map(|header| (header.source, header.destination))?,
             Network::Other => return None,
         };
         let &[a, b, c, d, protocol] = packet.bytes().first_chunk()?;
-        let (source_port, destination_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-        Some(FlowKey { source, destination, source_port, destination_port, protocol: protocol.into(), scope: 0 })
+        let (source_port, destination_port) =
+            (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        Some(FlowKey {
+            source,
+            destination,
+            source_port,
+            destination_port,
+            protocol: protocol.into(),
+            scope: 0,
+        })
     }
 
     /// The key of an ICMP error between the addresses of `outer`. An error goes to the
@@ -298,7 +341,9 @@ impl FlowKey {
     /// the original datagram's data"; RFC 4443, sections 3.1 to 3.4); an error to another
     /// host belongs to no flow.
     fn of_error(outer: &FlowKey, quoted: &[u8]) -> Option<FlowKey> {
-        let is_sender = |key: &FlowKey| key.destination == outer.destination || is_planted(Fault::ErrorsGoAnywhere);
+        let is_sender = |key: &FlowKey| {
+            key.destination == outer.destination || is_planted(Fault::ErrorsGoAnywhere)
+        };
         FlowKey::quoted(quoted).filter(is_sender)
     }
 
@@ -369,7 +414,9 @@ impl fmt::Display for FlowKey {
         f.write_str(" > ")?;
         end(f, self.destination_ip(), to)?;
         match self.exchange() {
-            Some(Exchange::None) if self.source_port < NO_EXCHANGE => write!(f, " type {}", self.source_port),
+            Some(Exchange::None) if self.source_port < NO_EXCHANGE => {
+                write!(f, " type {}", self.source_port)
+            }
             Some(Exchange::None) => write!(f, " against type {}", self.destination_port),
             _ => Ok(()),
         }

@@ -29,7 +29,8 @@ pub use hash::fnv1a;
 pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, source_of, unmap_v4};
 pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};
 pub use packet::{
-    BUFFER_LEN, Buffer, HEADERS, HEADROOM, Handle, Handles, MAX_MTU, MemoryPool, Meta, Packet, PacketPool, Parts, announce_writes,
+    BUFFER_LEN, Buffer, HEADERS, HEADROOM, Handle, Handles, MAX_MTU, MemoryPool, Meta, Packet,
+    PacketPool, Parts, announce_writes,
 };
 pub use peer::Peer;
 pub use reason::{DropCounters, DropReason};

@@ -81,7 +81,8 @@ pub struct Outer {
 pub fn encapsulate(packet: &mut Packet, outer: Outer) -> bool {
     let meta = packet.meta;
     let Some(header) = packet.push_front(ENCAPSULATION_LEN) else { return false };
-    let header: &mut [u8; ENCAPSULATION_LEN] = header.try_into().expect("push_front gives what was asked for");
+    let header: &mut [u8; ENCAPSULATION_LEN] =
+        header.try_into().expect("push_front gives what was asked for");
     header[0..6].copy_from_slice(&outer.destination);
     header[6..12].copy_from_slice(&outer.source);
     header[12..14].copy_from_slice(&ETHERTYPE_NSH.to_be_bytes());
@@ -104,7 +105,8 @@ pub fn encapsulate(packet: &mut Packet, outer: Outer) -> bool {
 /// Returns `None`, and changes nothing, if this is not NSH as [`encapsulate`] writes it.
 #[inline]
 pub fn decapsulate(packet: &mut Packet) -> Option<Outer> {
-    let header: &[u8; ENCAPSULATION_LEN] = packet.bytes().get(..ENCAPSULATION_LEN)?.try_into().ok()?;
+    let header: &[u8; ENCAPSULATION_LEN] =
+        packet.bytes().get(..ENCAPSULATION_LEN)?.try_into().ok()?;
     if header[12..14] != ETHERTYPE_NSH.to_be_bytes() || header[16] != 1 || header[17] != 3 {
         return None;
     }
@@ -123,7 +125,11 @@ pub fn decapsulate(packet: &mut Packet) -> Option<Outer> {
         epoch: u16::from_be_bytes([header[32], header[33]]),
         commit: u32::from_be_bytes(header[34..38].try_into().ok()?),
     };
-    let outer = Outer { destination: header[0..6].try_into().ok()?, source: header[6..12].try_into().ok()?, index: path as u8 };
+    let outer = Outer {
+        destination: header[0..6].try_into().ok()?,
+        source: header[6..12].try_into().ok()?,
+        index: path as u8,
+    };
     packet.meta = meta;
     packet.pull_front(ENCAPSULATION_LEN).then_some(outer)
 }

@@ -128,7 +128,10 @@ impl Parts {
 
 impl Handle {
     /// A new handle, which lives as long as the process.
-    #[expect(clippy::new_without_default, reason = "it allocates for ever; nobody shall get one by accident")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "it allocates for ever; nobody shall get one by accident"
+    )]
     pub fn new() -> Handle {
         Handle(Box::leak(Box::new(Parts::new())))
     }
@@ -217,7 +220,8 @@ impl Parts {
             let first = start.saturating_sub(front) / GRAIN;
             let last = end.div_ceil(GRAIN);
             (announce.before)(&buffer[first * GRAIN..last * GRAIN]);
-            (self.announced_in, self.announced_first, self.announced_count) = (turn, first as u8, (last - first) as u8);
+            (self.announced_in, self.announced_first, self.announced_count) =
+                (turn, first as u8, (last - first) as u8);
             return;
         }
         let first = usize::from(self.announced_first) * GRAIN;
@@ -397,7 +401,8 @@ impl Packet {
     #[inline(always)]
     pub fn parse(&mut self) -> Result<(), Malformed> {
         let Parts { layers, buffer, start, end, .. } = &mut *self.0;
-        let frame = buffer.as_ref().map_or(&[][..], |buffer| &buffer[*start as usize..*end as usize]);
+        let frame =
+            buffer.as_ref().map_or(&[][..], |buffer| &buffer[*start as usize..*end as usize]);
         let result = layers.fill(frame);
         if result.is_err() {
             *layers = Layers::default();
@@ -507,15 +512,23 @@ mod tests {
     fn what_changes_in_a_turn_can_be_undone() {
         announce_writes(tell, &TURN);
         let slab: &'static mut [Buffer] = Vec::leak(vec![[0u8; BUFFER_LEN]; 2]);
-        let mut packets: Vec<Packet> =
-            slab.iter_mut().zip(0..).map(|(buffer, id)| Handle::new().with_buffer(buffer, id)).collect();
+        let mut packets: Vec<Packet> = slab
+            .iter_mut()
+            .zip(0..)
+            .map(|(buffer, id)| Handle::new().with_buffer(buffer, id))
+            .collect();
         let mut state = 1u64;
         let mut draw = move |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
         let buffers = |packets: &[Packet]| -> Vec<Told> {
-            packets.iter().map(|packet| (packet.buffer().as_ptr() as usize, packet.buffer().to_vec())).collect()
+            packets
+                .iter()
+                .map(|packet| (packet.buffer().as_ptr() as usize, packet.buffer().to_vec()))
+                .collect()
         };
         let (mut changed, mut told_of) = (0, 0);
         for _ in 0..3000 {
@@ -531,11 +544,12 @@ mod tests {
                     5 => _ = packet.extend_back(draw(300) as usize).map(|bytes| bytes.fill(value)),
                     6 => _ = packet.set_range(draw(200) as usize, draw(1600) as usize),
                     _ => {
-                        let [first, second] = [packets.remove(0), packets.remove(0)].map(|packet| {
-                            let buffer = packet.0.buffer.take();
-                            let (id, handle) = packet.into_id();
-                            (id, handle, buffer)
-                        });
+                        let [first, second] =
+                            [packets.remove(0), packets.remove(0)].map(|packet| {
+                                let buffer = packet.0.buffer.take();
+                                let (id, handle) = packet.into_id();
+                                (id, handle, buffer)
+                            });
                         // Each handle gets the other's buffer.
                         let (first_id, first_handle, first_buffer) = first;
                         let (second_id, second_handle, second_buffer) = second;
@@ -550,14 +564,24 @@ mod tests {
                 let was = &before.iter().find(|(other, _)| *other == address).unwrap().1;
                 for at in (0..BUFFER_LEN).filter(|at| now[*at] != was[*at]) {
                     let place = address + at;
-                    let first = told.iter().find(|(start, bytes)| (*start..start + bytes.len()).contains(&place));
-                    let (start, bytes) = first.expect("nothing was told of a byte that has changed");
-                    assert_eq!(bytes[place - start], was[at], "what was told first is what there was");
+                    let first = told
+                        .iter()
+                        .find(|(start, bytes)| (*start..start + bytes.len()).contains(&place));
+                    let (start, bytes) =
+                        first.expect("nothing was told of a byte that has changed");
+                    assert_eq!(
+                        bytes[place - start],
+                        was[at],
+                        "what was told first is what there was"
+                    );
                     changed += 1;
                 }
             }
             TURN.fetch_add(1, Ordering::Relaxed);
         }
-        assert!(changed > 500_000 && told_of < 2 * changed, "{changed} bytes changed, {told_of} were told of");
+        assert!(
+            changed > 500_000 && told_of < 2 * changed,
+            "{changed} bytes changed, {told_of} were told of"
+        );
     }
 }

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// A node of the fabric, in one incarnation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub struct Peer {
     /// Node id.
     pub node: u16,

@@ -136,7 +136,10 @@ impl DropCounters {
 
     /// The reasons that occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL.iter().map(|&reason| (reason, self.get(reason))).filter(|&(_, count)| count > 0)
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason, self.get(reason)))
+            .filter(|&(_, count)| count > 0)
     }
 
     /// Adds another part's counts.

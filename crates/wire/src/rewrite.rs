@@ -56,7 +56,12 @@ pub fn address_range(layers: &Layers, side: Side) -> Option<core::ops::Range<usi
 /// Writes a new address; `None` if the families differ. The IPv4 header checksum is
 /// corrected.
 #[inline]
-pub fn set_address(bytes: &mut [u8], layers: &Layers, side: Side, address: &[u8; 16]) -> Option<Delta> {
+pub fn set_address(
+    bytes: &mut [u8],
+    layers: &Layers,
+    side: Side,
+    address: &[u8; 16],
+) -> Option<Delta> {
     let range = address_range(layers, side)?;
     let v4;
     let new: &[u8] = match layers.network {
@@ -159,11 +164,18 @@ impl FlowKey {
     pub fn restore(&self, packet: &mut Packet) -> bool {
         let is_icmp = matches!(packet.layers.protocol, proto::ICMP | proto::ICMPV6);
         let has_ports = !is_icmp || packet.layers.has_transport() && self.is_of_exchange();
-        if u16::from(packet.layers.protocol) != self.protocol || !has_ports || packet.is_icmp_error() {
+        if u16::from(packet.layers.protocol) != self.protocol
+            || !has_ports
+            || packet.is_icmp_error()
+        {
             return false;
         }
         let (source, destination) = self.ports();
         set_end(packet, Side::Source, End { address: self.source, port: source })
-            && set_end(packet, Side::Destination, End { address: self.destination, port: destination })
+            && set_end(
+                packet,
+                Side::Destination,
+                End { address: self.destination, port: destination },
+            )
     }
 }

@@ -59,7 +59,12 @@ impl Prefix {
     /// section 3.1), and those that a provider shares with its customers (RFC 6598,
     /// section 7).
     pub fn private() -> [Prefix; 5] {
-        const V4: [([u8; 4], u8); 4] = [([10, 0, 0, 0], 8), ([172, 16, 0, 0], 12), ([192, 168, 0, 0], 16), ([100, 64, 0, 0], 10)];
+        const V4: [([u8; 4], u8); 4] = [
+            ([10, 0, 0, 0], 8),
+            ([172, 16, 0, 0], 12),
+            ([192, 168, 0, 0], 16),
+            ([100, 64, 0, 0], 10),
+        ];
         let v4 = |at: usize| Prefix { address: map_v4(V4[at].0), len: 96 + V4[at].1 };
         let mut unique_local = [0; 16];
         unique_local[0] = 0xfc;
@@ -94,7 +99,10 @@ impl Prefix {
         match self.len {
             // From 96 bits on, the prefix's own bits tell the families apart.
             96.. => differs >> (128 - u32::from(self.len)) == 0,
-            len => differs.checked_shr(128 - u32::from(len)).unwrap_or(0) == 0 && unmap_v4(address).is_none(),
+            len => {
+                differs.checked_shr(128 - u32::from(len)).unwrap_or(0) == 0
+                    && unmap_v4(address).is_none()
+            }
         }
     }
 
@@ -135,7 +143,11 @@ impl Prefix {
 
     /// True if some address is in both.
     pub fn overlaps(&self, other: &Prefix) -> bool {
-        if self.len <= other.len { self.contains(&other.address) } else { other.contains(&self.address) }
+        if self.len <= other.len {
+            self.contains(&other.address)
+        } else {
+            other.contains(&self.address)
+        }
     }
 }
 
@@ -153,20 +165,20 @@ impl FromStr for Prefix {
             Some((address, len)) => (address, Some(len)),
             None => (text, None),
         };
-        let address: IpAddr = address_text.parse().map_err(|_| wrong(0, format!("`{address_text}` is not an IP address")))?;
+        let address: IpAddr = address_text
+            .parse()
+            .map_err(|_| wrong(0, format!("`{address_text}` is not an IP address")))?;
         let max = if address.is_ipv4() { 32 } else { 128 };
         let at = address_text.len() + 1;
         let len: u8 = match len_text {
             None => max,
-            Some(len) => len
-                .parse()
-                .ok()
-                .filter(|len| *len <= max)
-                .ok_or_else(|| wrong(at, format!("`{len}` is not a prefix length from 0 to {max}")))?,
+            Some(len) => len.parse().ok().filter(|len| *len <= max).ok_or_else(|| {
+                wrong(at, format!("`{len}` is not a prefix length from 0 to {max}"))
+            })?,
         };
         Prefix::new(address, len).ok_or_else(|| {
-            let network =
-                Prefix::network_of(address, len).map_or(String::new(), |network| format!("; did you mean `{network}`?"));
+            let network = Prefix::network_of(address, len)
+                .map_or(String::new(), |network| format!("; did you mean `{network}`?"));
             wrong(0, format!("`{text}` has bits set beyond its length{network}"))
         })
     }
@@ -238,12 +250,14 @@ impl Ports {
 
     /// True if each of the other's ranges lies within one range of this one.
     fn covers(&self, other: &Ports) -> bool {
-        let has = |(low, high): &(u16, u16)| self.0.iter().any(|(from, to)| from <= low && high <= to);
+        let has =
+            |(low, high): &(u16, u16)| self.0.iter().any(|(from, to)| from <= low && high <= to);
         self.is_any() || (!other.is_any() && other.0.iter().all(has))
     }
 
     fn overlaps(&self, other: &Ports) -> bool {
-        let meets = |&(low, high): &(u16, u16)| other.0.iter().any(|&(from, to)| low <= to && from <= high);
+        let meets =
+            |&(low, high): &(u16, u16)| other.0.iter().any(|&(from, to)| low <= to && from <= high);
         self.is_any() || other.is_any() || self.0.iter().any(meets)
     }
 }
@@ -270,11 +284,16 @@ impl FromStr for Ports {
         let mut offset = 0;
         for part in text.split(',') {
             let (low, high) = part.split_once('-').unwrap_or((part, part));
-            let number =
-                |text: &str| text.parse::<u16>().map_err(|_| wrong(offset, format!("`{text}` is not a port from 0 to 65535")));
+            let number = |text: &str| {
+                text.parse::<u16>()
+                    .map_err(|_| wrong(offset, format!("`{text}` is not a port from 0 to 65535")))
+            };
             let (low, high) = (number(low)?, number(high)?);
             if low > high {
-                return Err(wrong(offset, format!("`{part}` ends before it begins; did you mean `{high}-{low}`?")));
+                return Err(wrong(
+                    offset,
+                    format!("`{part}` ends before it begins; did you mean `{high}-{low}`?"),
+                ));
             }
             ranges.push((low, high));
             offset += part.len() + 1;
@@ -317,7 +336,9 @@ impl Protocol {
     pub fn matches(&self, protocol: u16) -> bool {
         match self {
             Protocol::Any => true,
-            Protocol::Icmp => protocol == u16::from(proto::ICMP) || protocol == u16::from(proto::ICMPV6),
+            Protocol::Icmp => {
+                protocol == u16::from(proto::ICMP) || protocol == u16::from(proto::ICMPV6)
+            }
             Protocol::Number(number) => protocol == u16::from(*number),
         }
     }
@@ -371,7 +392,15 @@ impl FromStr for Protocol {
             "icmp" | "icmp6" => Ok(Protocol::Icmp),
             _ => {
                 let number = text.strip_prefix("proto-").unwrap_or(text);
-                let unknown = || wrong(0, format!("`{text}` is not a protocol: one of {}, or a number", PROTOCOLS.join(", ")));
+                let unknown = || {
+                    wrong(
+                        0,
+                        format!(
+                            "`{text}` is not a protocol: one of {}, or a number",
+                            PROTOCOLS.join(", ")
+                        ),
+                    )
+                };
                 number.parse().map(Protocol::Number).map_err(|_| unknown())
             }
         }
@@ -412,8 +441,10 @@ impl Selector {
     /// here.
     #[inline]
     pub fn matches_key(&self, key: &FlowKey) -> bool {
-        let has_ports = key.protocol == u16::from(proto::TCP) || key.protocol == u16::from(proto::UDP);
-        let ports_match = |ports: &Ports, port: u16| ports.is_any() || (has_ports && ports.contains(port));
+        let has_ports =
+            key.protocol == u16::from(proto::TCP) || key.protocol == u16::from(proto::UDP);
+        let ports_match =
+            |ports: &Ports, port: u16| ports.is_any() || (has_ports && ports.contains(port));
         self.protocol.matches(key.protocol)
             && self.from.is_none_or(|prefix| prefix.contains(&key.source))
             && self.to.is_none_or(|prefix| prefix.contains(&key.destination))
@@ -456,16 +487,21 @@ impl Selector {
             _ => true,
         };
         // Source and destination have one family, whichever selector gives it.
-        let family = |selector: &Selector| selector.from.or(selector.to).map(|prefix| prefix.is_ipv4());
+        let family =
+            |selector: &Selector| selector.from.or(selector.to).map(|prefix| prefix.is_ipv4());
         let families_meet = match (family(self), family(other)) {
             (Some(a), Some(b)) => a == b,
             _ => true,
         };
-        let has_ports =
-            [&self.from_ports, &self.to_ports, &other.from_ports, &other.to_ports].iter().any(|ports| !ports.is_any());
+        let has_ports = [&self.from_ports, &self.to_ports, &other.from_ports, &other.to_ports]
+            .iter()
+            .any(|ports| !ports.is_any());
         let is_common = |number: u8| {
-            let (protocol, carries) = (u16::from(number), matches!(number, proto::TCP | proto::UDP));
-            self.protocol.matches(protocol) && other.protocol.matches(protocol) && (carries || !has_ports)
+            let (protocol, carries) =
+                (u16::from(number), matches!(number, proto::TCP | proto::UDP));
+            self.protocol.matches(protocol)
+                && other.protocol.matches(protocol)
+                && (carries || !has_ports)
         };
         families_meet
             && self.on.overlaps(other.on)
@@ -522,7 +558,9 @@ impl Selector {
         if !self.on.is_any() {
             write!(f, " on {on}")?;
         }
-        for (word, prefix, ports) in [("from", &self.from, &self.from_ports), ("to", &self.to, &self.to_ports)] {
+        for (word, prefix, ports) in
+            [("from", &self.from, &self.from_ports), ("to", &self.to, &self.to_ports)]
+        {
             match prefix {
                 Some(prefix) => write!(f, " {word} {prefix}")?,
                 None => write!(f, " {word} any")?,
@@ -562,7 +600,11 @@ impl Selector {
     }
 
     /// As [`Selector::read`]; `types`, if given, reads the words behind `type`.
-    fn parse<'t>(text: &'t str, zones: &Zones, mut types: Option<&mut ReadTypes<'_, 't>>) -> Result<Selector, SelectorError> {
+    fn parse<'t>(
+        text: &'t str,
+        zones: &Zones,
+        mut types: Option<&mut ReadTypes<'_, 't>>,
+    ) -> Result<Selector, SelectorError> {
         let mut words = Vec::new();
         let mut at = 0;
         for word in text.split_whitespace() {
@@ -572,8 +614,11 @@ impl Selector {
         }
         let mut words = words.into_iter().peekable();
         let mut selector = Selector::any();
-        if let Some((offset, word)) = words.next_if(|(_, word)| !matches!(*word, "on" | "from" | "to" | "type")) {
-            selector.protocol = word.parse().map_err(|error: SelectorError| wrong(offset, error.message))?;
+        if let Some((offset, word)) =
+            words.next_if(|(_, word)| !matches!(*word, "on" | "from" | "to" | "type"))
+        {
+            selector.protocol =
+                word.parse().map_err(|error: SelectorError| wrong(offset, error.message))?;
         }
         let mut seen = [false; 4];
         while let Some((offset, word)) = words.next() {
@@ -585,7 +630,9 @@ impl Selector {
                 _ => {
                     return Err(wrong(
                         offset,
-                        format!("`{word}` was not expected here: `on PORT`, `from ADDRESS`, `to ADDRESS` or the end"),
+                        format!(
+                            "`{word}` was not expected here: `on PORT`, `from ADDRESS`, `to ADDRESS` or the end"
+                        ),
                     ));
                 }
             };
@@ -598,32 +645,54 @@ impl Selector {
                     return Err(wrong(offset, message));
                 };
                 if !selector.protocol.is_icmp() {
-                    return Err(wrong(offset, format!("`{}` has no types: only `icmp` has", selector.protocol)));
+                    return Err(wrong(
+                        offset,
+                        format!("`{}` has no types: only `icmp` has", selector.protocol),
+                    ));
                 }
                 types(selector.protocol, &mut words)?;
                 continue;
             }
             if side == 2 {
-                let missing = || wrong(text.len(), "a port of the box, or a zone, is missing after `on`");
+                let missing =
+                    || wrong(text.len(), "a port of the box, or a zone, is missing after `on`");
                 let (offset, names) = words.next().ok_or_else(missing)?;
-                selector.on = zones.read(names).map_err(|error| wrong(offset + error.offset, error.message))?;
+                selector.on = zones
+                    .read(names)
+                    .map_err(|error| wrong(offset + error.offset, error.message))?;
                 continue;
             }
             let (offset, address) = words.next().ok_or_else(|| {
-                wrong(text.len(), format!("an address is missing after `{word}`: a prefix like 10.0.0.0/24, or `any`"))
+                wrong(
+                    text.len(),
+                    format!(
+                        "an address is missing after `{word}`: a prefix like 10.0.0.0/24, or `any`"
+                    ),
+                )
             })?;
-            let prefix = match address {
-                "any" => None,
-                _ => Some(address.parse().map_err(|error: SelectorError| wrong(offset + error.offset, error.message))?),
-            };
+            let prefix =
+                match address {
+                    "any" => None,
+                    _ => Some(address.parse().map_err(|error: SelectorError| {
+                        wrong(offset + error.offset, error.message)
+                    })?),
+                };
             let mut ports = Ports::any();
-            if let Some((port_offset, _)) = words.next_if(|(_, word)| matches!(*word, "port" | "ports")) {
+            if let Some((port_offset, _)) =
+                words.next_if(|(_, word)| matches!(*word, "port" | "ports"))
+            {
                 if !selector.protocol.has_ports() {
-                    return Err(wrong(port_offset, format!("`{}` has no ports", selector.protocol)));
+                    return Err(wrong(
+                        port_offset,
+                        format!("`{}` has no ports", selector.protocol),
+                    ));
                 }
-                let (offset, list) =
-                    words.next().ok_or_else(|| wrong(text.len(), "ports are missing after `port`: like 80,443 or 1000-2000"))?;
-                ports = list.parse().map_err(|error: SelectorError| wrong(offset + error.offset, error.message))?;
+                let (offset, list) = words.next().ok_or_else(|| {
+                    wrong(text.len(), "ports are missing after `port`: like 80,443 or 1000-2000")
+                })?;
+                ports = list
+                    .parse()
+                    .map_err(|error: SelectorError| wrong(offset + error.offset, error.message))?;
             }
             if side == 0 {
                 (selector.from, selector.from_ports) = (prefix, ports);
@@ -659,15 +728,31 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_matches() {
-        let selector: Selector = "tcp from 10.0.0.0/24 to any port 80,443,1000-2000".parse().unwrap();
+        let selector: Selector =
+            "tcp from 10.0.0.0/24 to any port 80,443,1000-2000".parse().unwrap();
         assert!(selector.matches_key(&key("6 10.0.0.9 5 192.0.2.1 443")));
         assert!(selector.matches_key(&key("6 10.0.0.9 5 192.0.2.1 1500")));
         assert!(!selector.matches_key(&key("6 10.0.1.9 5 192.0.2.1 443")));
         assert!(!selector.matches_key(&key("17 10.0.0.9 5 192.0.2.1 443")));
         assert!(!selector.matches_key(&key("6 10.0.0.9 5 192.0.2.1 444")));
-        assert!("icmp from any to any".parse::<Selector>().unwrap().matches_key(&key("58 2001:db8::1 0 2001:db8::2 0")));
-        assert!("from 2001:db8::/32".parse::<Selector>().unwrap().matches_key(&key("17 2001:db8::1 1 2001:db9::2 2")));
-        assert!(!"from 0.0.0.0/0".parse::<Selector>().unwrap().matches_key(&key("17 2001:db8::1 1 2001:db9::2 2")));
+        assert!(
+            "icmp from any to any"
+                .parse::<Selector>()
+                .unwrap()
+                .matches_key(&key("58 2001:db8::1 0 2001:db8::2 0"))
+        );
+        assert!(
+            "from 2001:db8::/32"
+                .parse::<Selector>()
+                .unwrap()
+                .matches_key(&key("17 2001:db8::1 1 2001:db9::2 2"))
+        );
+        assert!(
+            !"from 0.0.0.0/0"
+                .parse::<Selector>()
+                .unwrap()
+                .matches_key(&key("17 2001:db8::1 1 2001:db9::2 2"))
+        );
         assert!(Selector::any().matches(&key("1 10.0.0.1 0 10.0.0.2 0"), 9));
     }
 
@@ -695,36 +780,65 @@ mod tests {
         assert_eq!(error("tcq from any").0, 0);
         assert_eq!(
             error("tcp from 10.0.0.1/24"),
-            (9, "`10.0.0.1/24` has bits set beyond its length; did you mean `10.0.0.0/24`?".to_owned())
+            (
+                9,
+                "`10.0.0.1/24` has bits set beyond its length; did you mean `10.0.0.0/24`?"
+                    .to_owned()
+            )
         );
         assert_eq!(error("tcp from 10.0.0.0/33").0, 18);
         assert_eq!(error("tcp from").0, 8);
-        assert_eq!(error("tcp from any port 80,70000"), (21, "`70000` is not a port from 0 to 65535".to_owned()));
+        assert_eq!(
+            error("tcp from any port 80,70000"),
+            (21, "`70000` is not a port from 0 to 65535".to_owned())
+        );
         assert_eq!(error("icmp from any port 5"), (14, "`icmp` has no ports".to_owned()));
         assert_eq!(error("tcp to any to any").0, 11);
         assert_eq!(error("tcp from any too any").0, 13);
-        assert_eq!(error("tcp from any port 90-80").1, "`90-80` ends before it begins; did you mean `80-90`?");
+        assert_eq!(
+            error("tcp from any port 90-80").1,
+            "`90-80` ends before it begins; did you mean `80-90`?"
+        );
     }
 
     #[test]
     fn a_port_of_the_box_has_a_name() {
-        let zones =
-            Zones::new([("lan", vec![0]), ("wan", vec![1]), ("all", vec![0, 1])].map(|(n, of)| (n.to_owned(), Zone::of(of))));
+        let zones = Zones::new(
+            [("lan", vec![0]), ("wan", vec![1]), ("all", vec![0, 1])]
+                .map(|(n, of)| (n.to_owned(), Zone::of(of))),
+        );
         let read = |text: &str| Selector::read(text, &zones);
         let tcp = key("6 10.0.0.9 5 192.0.2.1 443");
         let selector = read("tcp on lan from 10.0.0.0/24").unwrap();
         assert!(selector.matches(&tcp, 0) && !selector.matches(&tcp, 1));
         assert!(!selector.matches(&key("6 10.0.1.9 5 192.0.2.1 443"), 0));
-        assert_eq!(read("from 10.0.0.0/24 on lan").map(|other| other.on), Ok(selector.on), "in any order");
+        assert_eq!(
+            read("from 10.0.0.0/24 on lan").map(|other| other.on),
+            Ok(selector.on),
+            "in any order"
+        );
         assert_eq!(selector.to_string(), "tcp on #0 from 10.0.0.0/24 to any");
         assert_eq!(selector.to_string().parse(), Ok(selector.clone()));
         assert_eq!(selector.display(&zones).to_string(), "tcp on lan from 10.0.0.0/24 to any");
         assert_eq!(read(&selector.display(&zones).to_string()), Ok(selector));
-        assert!(read("on wan,lan").unwrap().matches(&tcp, 1) && !read("on wan,lan").unwrap().matches(&tcp, 2));
-        let error = |text: &str| read(text).map_err(|error| (error.offset, error.message)).unwrap_err();
-        assert_eq!(error("tcp on lam to any"), (7, "unknown port or zone `lam`, expected one of `lan`, `wan`, `all`".to_owned()));
-        assert_eq!(error("on lan,#1"), (7, "unknown port or zone `#1`, expected one of `lan`, `wan`, `all`".to_owned()));
-        assert_eq!(error("tcp on"), (6, "a port of the box, or a zone, is missing after `on`".to_owned()));
+        assert!(
+            read("on wan,lan").unwrap().matches(&tcp, 1)
+                && !read("on wan,lan").unwrap().matches(&tcp, 2)
+        );
+        let error =
+            |text: &str| read(text).map_err(|error| (error.offset, error.message)).unwrap_err();
+        assert_eq!(
+            error("tcp on lam to any"),
+            (7, "unknown port or zone `lam`, expected one of `lan`, `wan`, `all`".to_owned())
+        );
+        assert_eq!(
+            error("on lan,#1"),
+            (7, "unknown port or zone `#1`, expected one of `lan`, `wan`, `all`".to_owned())
+        );
+        assert_eq!(
+            error("tcp on"),
+            (6, "a port of the box, or a zone, is missing after `on`".to_owned())
+        );
         assert_eq!(error("on lan on wan"), (7, "`on` comes twice".to_owned()));
         // Without names for ports, `on` is an error and not ignored.
         assert!("on lan".parse::<Selector>().is_err());
@@ -742,7 +856,10 @@ mod tests {
         assert!(specificity("from 10.0.0.0/16") > specificity("tcp from any to any port 80"));
         assert!(specificity("tcp") > specificity("any"));
         assert!(specificity("tcp to any port 80") > specificity("tcp"));
-        assert!(specificity("any to any port 80") > specificity("tcp"), "ports come before the protocol");
+        assert!(
+            specificity("any to any port 80") > specificity("tcp"),
+            "ports come before the protocol"
+        );
         assert!(specificity("to any port 80") > specificity("to any port 80-81"));
         assert!(specificity("to any port 0-65535") > specificity("any"));
         assert_eq!(specificity("to any port 80,80-81,81"), specificity("to any port 5-6"));

@@ -29,7 +29,12 @@ impl Zone {
 
     /// These ports. Numbers from [`MAX_PORTS`] on are no ports.
     pub fn of(ports: impl IntoIterator<Item = u8>) -> Zone {
-        Zone(ports.into_iter().filter(|port| *port < MAX_PORTS).fold(0, |bits, port| bits | 1 << port))
+        Zone(
+            ports
+                .into_iter()
+                .filter(|port| *port < MAX_PORTS)
+                .fold(0, |bits, port| bits | 1 << port),
+        )
     }
 
     /// True if the port is in the set.
@@ -112,12 +117,20 @@ impl Zones {
 
     /// The name of exactly these ports, or the names of each.
     pub fn name(&self, zone: Zone) -> String {
-        let exact = self.names.iter().find(|(_, known)| *known == zone).map(|(name, _)| name.clone());
+        let exact =
+            self.names.iter().find(|(_, known)| *known == zone).map(|(name, _)| name.clone());
         let each = || {
             let ports = (0..MAX_PORTS).filter(|port| zone.contains(*port));
-            let names =
-                ports.map(|port| self.names.iter().find(|(_, known)| *known == Zone::of([port])).map(|(name, _)| name.as_str()));
-            names.collect::<Option<Vec<_>>>().filter(|names| !names.is_empty()).map(|names| names.join(","))
+            let names = ports.map(|port| {
+                self.names
+                    .iter()
+                    .find(|(_, known)| *known == Zone::of([port]))
+                    .map(|(name, _)| name.as_str())
+            });
+            names
+                .collect::<Option<Vec<_>>>()
+                .filter(|names| !names.is_empty())
+                .map(|names| names.join(","))
         };
         exact.or_else(each).unwrap_or_else(|| zone.to_string())
     }
@@ -130,7 +143,9 @@ impl Zones {
         if self.is_numbered
             && let Some(numbers) = text.strip_prefix('#')
         {
-            return numbers_of(numbers).ok_or_else(|| wrong(0, format!("`{text}` is not a list of ports' numbers: like #0-2,5")));
+            return numbers_of(numbers).ok_or_else(|| {
+                wrong(0, format!("`{text}` is not a list of ports' numbers: like #0-2,5"))
+            });
         }
         let (mut zone, mut offset) = (Zone(0), 0);
         for name in text.split(',') {
@@ -146,9 +161,12 @@ impl Zones {
                 Err(format!("`{name}` has no port of this chain's switch, so nothing would match"))
             }
             Some((_, zone)) => Ok(*zone),
-            None if self.names.is_empty() => Err(format!("`{name}`: by which port something came in is not known here")),
+            None if self.names.is_empty() => {
+                Err(format!("`{name}`: by which port something came in is not known here"))
+            }
             None => {
-                let known: Vec<String> = self.names.iter().map(|(known, _)| format!("`{known}`")).collect();
+                let known: Vec<String> =
+                    self.names.iter().map(|(known, _)| format!("`{known}`")).collect();
                 Err(format!("unknown port or zone `{name}`, expected one of {}", known.join(", ")))
             }
         }
@@ -174,7 +192,13 @@ mod tests {
     use super::*;
 
     fn office() -> Zones {
-        let named = [("dmz", vec![1]), ("lan", vec![0]), ("far", vec![]), ("wan", vec![3]), ("inside", vec![0, 1])];
+        let named = [
+            ("dmz", vec![1]),
+            ("lan", vec![0]),
+            ("far", vec![]),
+            ("wan", vec![3]),
+            ("inside", vec![0, 1]),
+        ];
         Zones::new(named.map(|(name, ports)| (name.to_owned(), Zone::of(ports))))
     }
 
@@ -186,19 +210,36 @@ mod tests {
         assert_eq!(office().name(Zone::of([0, 1])), "inside");
         assert_eq!(office().name(Zone::of([0, 3])), "lan,wan");
         assert_eq!(office().name(Zone::of([2])), "#2");
-        assert!(Zone::any().contains(0) && Zone::any().contains(u8::MAX) && Zone::any().covers(Zone::of([63])));
-        assert!(!Zone::of([0, 63]).contains(1) && Zone::of([0, 63]).contains(63) && !Zone::of([64]).contains(64));
+        assert!(
+            Zone::any().contains(0)
+                && Zone::any().contains(u8::MAX)
+                && Zone::any().covers(Zone::of([63]))
+        );
+        assert!(
+            !Zone::of([0, 63]).contains(1)
+                && Zone::of([0, 63]).contains(63)
+                && !Zone::of([64]).contains(64)
+        );
     }
 
     #[test]
     fn what_is_no_name_is_said_with_its_place() {
-        let error = |zones: Zones, text: &str| zones.read(text).map_err(|error| (error.offset, error.message)).unwrap_err();
-        let unknown = "unknown port or zone `wam`, expected one of `dmz`, `lan`, `far`, `wan`, `inside`";
+        let error = |zones: Zones, text: &str| {
+            zones.read(text).map_err(|error| (error.offset, error.message)).unwrap_err()
+        };
+        let unknown =
+            "unknown port or zone `wam`, expected one of `dmz`, `lan`, `far`, `wan`, `inside`";
         assert_eq!(error(office(), "lan,wam"), (4, unknown.to_owned()));
-        assert_eq!(error(office(), "far").1, "`far` has no port of this chain's switch, so nothing would match");
+        assert_eq!(
+            error(office(), "far").1,
+            "`far` has no port of this chain's switch, so nothing would match"
+        );
         assert_eq!(error(office(), "lan,").0, 4);
         assert_eq!(error(office(), "#0").0, 0, "an operator names ports");
-        assert_eq!(error(Zones::default(), "wan").1, "`wan`: by which port something came in is not known here");
+        assert_eq!(
+            error(Zones::default(), "wan").1,
+            "`wan`: by which port something came in is not known here"
+        );
         for text in ["#", "#64", "#1-", "#5-3", "#0,", "#-"] {
             assert_eq!(error(Zones::numbered(), text).0, 0, "{text}");
         }
@@ -206,9 +247,12 @@ mod tests {
 
     #[test]
     fn numbers_read_back() {
-        for (ports, text) in
-            [(vec![0], "#0"), (vec![0, 1, 2, 5], "#0-2,5"), (vec![62, 63], "#62-63"), (vec![7, 9, 63], "#7,9,63")]
-        {
+        for (ports, text) in [
+            (vec![0], "#0"),
+            (vec![0, 1, 2, 5], "#0-2,5"),
+            (vec![62, 63], "#62-63"),
+            (vec![7, 9, 63], "#7,9,63"),
+        ] {
             let zone = Zone::of(ports);
             assert_eq!(zone.to_string(), text);
             assert_eq!(Zones::numbered().read(text), Ok(zone));

@@ -1,4 +1,5 @@
-//! One program for every target, because linking takes long: `HOLDFAST_FUZZ_TARGET` says which.
+//! One program for every target, because linking takes long: `HOLDFAST_FUZZ_TARGET` says
+//! which.
 #![no_main]
 
 use holdfast_fuzz::{TARGETS, Target};

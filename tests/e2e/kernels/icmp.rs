@@ -21,8 +21,11 @@ pub(super) fn pings_of_each_other<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> 
     ];
     let mut both = move || {
         std::thread::scope(|scope| {
-            let asked = pings.each_mut().map(|ping| scope.spawn(|| answered(ping, ID, stage.interrupt)));
-            asked.into_iter().try_for_each(|asked| asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            let asked =
+                pings.each_mut().map(|ping| scope.spawn(|| answered(ping, ID, stage.interrupt)));
+            asked.into_iter().try_for_each(|asked| {
+                asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
         })
     };
     both()?;
@@ -31,7 +34,9 @@ pub(super) fn pings_of_each_other<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> 
 
 /// Asks until the answer comes.
 fn answered(ping: &mut Ping, id: u16, interrupt: &Interrupt) -> Result<()> {
-    until("an echo reply", PATIENCE, interrupt, || Ok(ping.ask([id], Duration::from_secs(1))?.contains(&id).then_some(())))
+    until("an echo reply", PATIENCE, interrupt, || {
+        Ok(ping.ask([id], Duration::from_secs(1))?.contains(&id).then_some(()))
+    })
 }
 
 /// After a ping from inside, no other message with its identifier comes in, and no
@@ -61,7 +66,8 @@ pub(super) fn poseurs<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
                 _ => [&outer.to_be_bytes()[..], &[0, 1]].concat(),
             };
             let mut message = [&[kind, 0, 0, 0][..], &body].concat();
-            let sum = etherparse::checksum::Sum16BitWords::new().add_slice(&message).ones_complement();
+            let sum =
+                etherparse::checksum::Sum16BitWords::new().add_slice(&message).ones_complement();
             message[2..4].copy_from_slice(&sum.to_ne_bytes());
             let builder = PacketBuilder::ethernet2(stage.outside.own_mac, stage.outside.box_mac);
             let builder = builder.ipv4(SERVER.parse::<Ipv4Addr>()?.octets(), peer.octets(), 64);
@@ -71,7 +77,8 @@ pub(super) fn poseurs<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
         }
         answered(ping, id, stage.interrupt)?;
         while let Some(frame) = inside.receive()? {
-            let is_in = frame[..6] == stage.inside.own_mac && frame[12..14] == [8, 0] && frame[23] == 1;
+            let is_in =
+                frame[..6] == stage.inside.own_mac && frame[12..14] == [8, 0] && frame[23] == 1;
             if is_in && frame[30..34] == client.octets() {
                 // Errors are for other cases, which are played beside this one.
                 ensure!(matches!(frame[34], 0 | 3 | 11), "ICMP type {} came in", frame[34]);
@@ -87,7 +94,8 @@ pub(super) fn poseurs<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
 fn echo(frame: &[u8]) -> Option<(Ipv4Addr, IpAddr, bool, u16)> {
     let ip = Ipv4Slice::from_slice(frame.get(14..).filter(|_| frame[12..14] == [8, 0])?).ok()?;
     let header = ip.header();
-    let Icmpv4Header { icmp_type, .. } = Icmpv4Slice::from_slice(ip.payload().payload).ok()?.header();
+    let Icmpv4Header { icmp_type, .. } =
+        Icmpv4Slice::from_slice(ip.payload().payload).ok()?.header();
     let (is_request, echo) = match icmp_type {
         Icmpv4Type::EchoRequest(echo) => (true, echo),
         Icmpv4Type::EchoReply(echo) => (false, echo),
@@ -108,7 +116,11 @@ pub(super) fn traceroute<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
             let hops: Vec<Option<IpAddr>> = hops.iter().map(|hop| Some(ip(hop))).collect();
             let mut seen = Vec::new();
             until("every hop is seen", PATIENCE, stage.interrupt, || {
-                seen = programs::traceroute(stage.inside.namespace, hops[2].unwrap_or(ip(FAR)), options)?;
+                seen = programs::traceroute(
+                    stage.inside.namespace,
+                    hops[2].unwrap_or(ip(FAR)),
+                    options,
+                )?;
                 Ok((seen == hops).then_some(()))
             })
             .with_context(|| format!("{options:?}: {seen:?} instead of {hops:?}"))?;
@@ -127,7 +139,9 @@ pub(super) fn path_mtu<'a>(stage: &'a Stage<'a>, client: &str, server: &str) -> 
     let namespace = stage.inside.namespace;
     namespace.ip(if server.is_ipv4() { "route flush cache" } else { "-6 route flush cache" })?;
     let knows = move || -> Result<bool> {
-        Ok(namespace.run(&format!("ip route get {}", server.ip()))?.contains(&format!("mtu {SMALL_MTU}")))
+        Ok(namespace
+            .run(&format!("ip route get {}", server.ip()))?
+            .contains(&format!("mtu {SMALL_MTU}")))
     };
     let listener = listen(&stage.far, server)?;
     let opener = begin(namespace, client, server)?;
@@ -149,7 +163,11 @@ pub(super) fn path_mtu<'a>(stage: &'a Stage<'a>, client: &str, server: &str) -> 
 }
 
 /// The sender of a datagram to a closed port is told, outside and inside.
-pub(super) fn port_unreachable<'a>(stage: &'a Stage<'a>, client: &str, server: &str) -> Result<Rest<'a>> {
+pub(super) fn port_unreachable<'a>(
+    stage: &'a Stage<'a>,
+    client: &str,
+    server: &str,
+) -> Result<Rest<'a>> {
     let pair = || -> Result<[UdpSocket; 2]> {
         let (client, server) = stage.ends(client, server);
         let one = stage.inside.namespace.enter(|| UdpSocket::bind(client))??;
@@ -176,7 +194,9 @@ pub(super) fn port_unreachable<'a>(stage: &'a Stage<'a>, client: &str, server: &
         for (whose, socket) in [("the server's", outwards), ("the client's", inwards)] {
             until(&format!("{whose} port is unreachable"), PATIENCE, stage.interrupt, || {
                 let refused = socket.send(b"anybody").and_then(|_| socket.recv(&mut [0; 16]));
-                Ok(refused.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused).then_some(()))
+                Ok(refused
+                    .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+                    .then_some(()))
             })?;
         }
         Ok(())

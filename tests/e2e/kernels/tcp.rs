@@ -15,13 +15,17 @@ use std::net::{Shutdown, SocketAddr};
 pub(super) fn simultaneous_open<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (client, server) = stage.ends(CLIENT, SERVER);
     let (inside, outside) = (stage.inside.listen()?, stage.outside.listen()?);
-    let held =
-        [stage.inside.hold(format!("tcp dport {}", client.port()))?, stage.outside.hold(format!("tcp dport {}", server.port()))?];
+    let held = [
+        stage.inside.hold(format!("tcp dport {}", client.port()))?,
+        stage.outside.hold(format!("tcp dport {}", server.port()))?,
+    ];
     let one = begin(stage.inside.namespace, client, server)?;
     let is_first = |_, to, segment: &Segment| to == v4(server) && segment.flags == SYN;
     let (peer, _, first) = stage.see(&outside, "the client's SYN", is_first)?;
     let other = begin(stage.outside.namespace, server, SocketAddr::from(peer))?;
-    let is_second = |from, to, segment: &Segment| (from, to) == (v4(server), v4(client)) && segment.flags == SYN;
+    let is_second = |from, to, segment: &Segment| {
+        (from, to) == (v4(server), v4(client)) && segment.flags == SYN
+    };
     let (_, _, second) = stage.see(&inside, "the server's SYN", is_second)?;
     Ok(Box::new(move || {
         held.into_iter().try_for_each(Held::release)?;
@@ -42,10 +46,12 @@ pub(super) fn another_syn<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let held = stage.outside.hold(format!("tcp dport {}", server.port()))?;
     let first = begin(stage.inside.namespace, client, server)?;
     let is_syn = |to: End, segment: &Segment| to == v4(server) && segment.flags == SYN;
-    let (_, lost, _) = stage.see(&outside, "the first SYN", |_, to, segment| is_syn(to, segment))?;
+    let (_, lost, _) =
+        stage.see(&outside, "the first SYN", |_, to, segment| is_syn(to, segment))?;
     crash(first)?;
     let second = begin(stage.inside.namespace, client, server)?;
-    let is_another = |_, to, segment: &Segment| is_syn(to, segment) && segment.sequence != lost.sequence;
+    let is_another =
+        |_, to, segment: &Segment| is_syn(to, segment) && segment.sequence != lost.sequence;
     stage.see(&outside, "the second SYN", is_another)?;
     Ok(Box::new(move || {
         held.release()?;
@@ -63,10 +69,12 @@ pub(super) fn two_answers<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let held = stage.inside.hold(format!("tcp dport {}", client.port()))?;
     let opener = begin(stage.inside.namespace, client, server)?;
     let is_answer = |to: End, segment: &Segment| to == v4(client) && segment.flags == SYN | ACK;
-    let (_, lost, _) = stage.see(&inside, "the first answer", |_, to, segment| is_answer(to, segment))?;
+    let (_, lost, _) =
+        stage.see(&inside, "the first answer", |_, to, segment| is_answer(to, segment))?;
     drop(listener);
     listener = listen(stage.outside.namespace, server)?;
-    let is_another = |_, to, segment: &Segment| is_answer(to, segment) && segment.sequence != lost.sequence;
+    let is_another =
+        |_, to, segment: &Segment| is_answer(to, segment) && segment.sequence != lost.sequence;
     stage.see(&inside, "the second answer", is_another)?;
     Ok(Box::new(move || {
         held.release()?;
@@ -84,7 +92,8 @@ pub(super) fn cookies<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let held = stage.inside.hold(format!("tcp dport {}", client.port()))?;
     let opener = begin(stage.inside.namespace, client, server)?;
     for which in ["the first answer", "the second answer"] {
-        stage.see(&inside, which, |_, to, segment| to == v4(client) && segment.flags == SYN | ACK)?;
+        stage
+            .see(&inside, which, |_, to, segment| to == v4(client) && segment.flags == SYN | ACK)?;
     }
     Ok(Box::new(move || {
         held.release()?;
@@ -96,10 +105,16 @@ pub(super) fn cookies<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
 /// A closed port, whose refusal reaches the client; later the port is open.
 pub(super) fn closed_port<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (client, server) = stage.ends(CLIENT, SERVER);
-    let refused = move || match opened(&begin(stage.inside.namespace, client, server)?, stage.interrupt) {
-        Err(error) if error.root_cause().downcast_ref::<Error>().map(Error::kind) == Some(ErrorKind::ConnectionRefused) => Ok(()),
-        other => bail!("a closed port refuses nobody: {other:?}"),
-    };
+    let refused =
+        move || match opened(&begin(stage.inside.namespace, client, server)?, stage.interrupt) {
+            Err(error)
+                if error.root_cause().downcast_ref::<Error>().map(Error::kind)
+                    == Some(ErrorKind::ConnectionRefused) =>
+            {
+                Ok(())
+            }
+            other => bail!("a closed port refuses nobody: {other:?}"),
+        };
     refused()?;
     Ok(Box::new(move || {
         refused()?;
@@ -120,10 +135,13 @@ pub(super) fn crashed_client<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
         let outside = stage.outside.listen()?;
         let again = connection.again(stage)?;
         let (peer, server) = (v4(connection.peer), v4(connection.server));
-        let is_challenge = |from, to, segment: &Segment| (from, to) == (server, peer) && segment.flags == ACK;
+        let is_challenge =
+            |from, to, segment: &Segment| (from, to) == (server, peer) && segment.flags == ACK;
         let (_, challenge, _) = stage.see(&outside, "the challenge", is_challenge)?;
         let is_reset_of = |from, to, segment: &Segment| {
-            (from, to) == (peer, server) && segment.flags == RST && segment.sequence == challenge.acknowledgement
+            (from, to) == (peer, server)
+                && segment.flags == RST
+                && segment.sequence == challenge.acknowledgement
         };
         stage.see(&outside, "the reset that answers it", is_reset_of)?;
         is_reset(&acceptor)?;
@@ -166,7 +184,8 @@ pub(super) fn lower_syn<'a>(stage: &'a Stage<'a>, has_times: bool) -> Result<Res
     let held = stage.inside.hold(format!("tcp dport {}", client.port()))?;
     let probe = begin(stage.inside.namespace, client, server)?;
     let is_syn = move |to: End, segment: &Segment| to == v4(server) && segment.flags == SYN;
-    let (_, own, _) = stage.see(&outside, "the kernel's SYN", |_, to, segment| is_syn(to, segment))?;
+    let (_, own, _) =
+        stage.see(&outside, "the kernel's SYN", |_, to, segment| is_syn(to, segment))?;
     crash(probe)?;
     away.release()?;
     let time = own.time.filter(|_| has_times);
@@ -179,7 +198,9 @@ pub(super) fn lower_syn<'a>(stage: &'a Stage<'a>, has_times: bool) -> Result<Res
         let is_it = move |_, to: End, segment: &Segment| {
             to == v4(client) && segment.flags == flags && segment.acknowledgement == acknowledgement
         };
-        stage.see(&inside, "an answer to what is played by hand", is_it).map(|(_, segment, _)| segment.sequence)
+        stage
+            .see(&inside, "an answer to what is played by hand", is_it)
+            .map(|(_, segment, _)| segment.sequence)
     };
     say(SYN, high, 0)?;
     let answer = hear(SYN | ACK, high.wrapping_add(1))?;
@@ -193,7 +214,9 @@ pub(super) fn lower_syn<'a>(stage: &'a Stage<'a>, has_times: bool) -> Result<Res
     Ok(Box::new(move || {
         held.release()?;
         let opener = begin(stage.inside.namespace, client, server)?;
-        let is_lower = |_, to, segment: &Segment| is_syn(to, segment) && segment.sequence.wrapping_sub(high) > 1 << 31;
+        let is_lower = |_, to, segment: &Segment| {
+            is_syn(to, segment) && segment.sequence.wrapping_sub(high) > 1 << 31
+        };
         stage.see(&outside, "a SYN with a lower number", is_lower)?;
         opened(&opener, stage.interrupt)?;
         exchange(&opener, &accepted(&listener, stage.interrupt)?)
@@ -205,17 +228,30 @@ pub(super) fn lower_syn<'a>(stage: &'a Stage<'a>, has_times: bool) -> Result<Res
 pub(super) fn inexact_resets<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (connection, opener, acceptor) = stage.connection()?;
     let reset = move |beyond: u32, connection: &Connection| {
-        let (client, peer, server) = (v4(connection.client), v4(connection.peer), v4(connection.server));
+        let (client, peer, server) =
+            (v4(connection.client), v4(connection.peer), v4(connection.server));
         let [from_client, from_server] = connection.next.map(|next| next.wrapping_add(beyond));
         let (inside, outside) = (stage.inside.listen()?, stage.outside.listen()?);
         // A reset that comes while the flow's owner is dead may be lost.
         until("the client's reset arrives", PATIENCE, stage.interrupt, || {
-            stage.inside.spoof(client, server, Segment { flags: RST, sequence: from_client, ..Segment::default() })?;
-            arrived(&outside, |to, segment| to == server && segment.flags == RST && segment.sequence == from_client)
+            stage.inside.spoof(
+                client,
+                server,
+                Segment { flags: RST, sequence: from_client, ..Segment::default() },
+            )?;
+            arrived(&outside, |to, segment| {
+                to == server && segment.flags == RST && segment.sequence == from_client
+            })
         })?;
         until("the server's reset arrives", PATIENCE, stage.interrupt, || {
-            stage.outside.spoof(server, peer, Segment { flags: RST, sequence: from_server, ..Segment::default() })?;
-            arrived(&inside, |to, segment| to == client && segment.flags == RST && segment.sequence == from_server)
+            stage.outside.spoof(
+                server,
+                peer,
+                Segment { flags: RST, sequence: from_server, ..Segment::default() },
+            )?;
+            arrived(&inside, |to, segment| {
+                to == client && segment.flags == RST && segment.sequence == from_server
+            })
         })
     };
     reset(100, &connection)?;
@@ -242,12 +278,19 @@ pub(super) fn blind_segments<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     const FAR_OFF: u32 = 1 << 30;
     let (connection, opener, acceptor) = stage.connection()?;
     let blind = move |connection: &Connection| {
-        let (client, peer, server) = (v4(connection.client), v4(connection.peer), v4(connection.server));
+        let (client, peer, server) =
+            (v4(connection.client), v4(connection.peer), v4(connection.server));
         let [from_client, from_server] = connection.next.map(|next| next.wrapping_add(FAR_OFF));
         let (inside, outside) = (stage.inside.listen()?, stage.outside.listen()?);
         for flags in [RST, RST | ACK, ACK, FIN | ACK, SYN, SYN | ACK] {
             let acknowledgement = if flags & ACK != 0 { 1 } else { 0 };
-            let segment = |sequence| Segment { flags, sequence, acknowledgement, time: None, len: u32::from(flags == ACK) };
+            let segment = |sequence| Segment {
+                flags,
+                sequence,
+                acknowledgement,
+                time: None,
+                len: u32::from(flags == ACK),
+            };
             stage.inside.spoof(client, server, segment(from_client))?;
             stage.outside.spoof(server, peer, segment(from_server))?;
         }
@@ -256,14 +299,19 @@ pub(super) fn blind_segments<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
             let passed = |on: &Listener, mac: [u8; 6], sequence| -> Result<Vec<u8>> {
                 let mut flags = Vec::new();
                 while let Some(frame) = on.receive()? {
-                    let of = frames::segment(&frame).filter(|(_, _, segment)| frame[..6] == mac && segment.sequence == sequence);
+                    let of = frames::segment(&frame).filter(|(_, _, segment)| {
+                        frame[..6] == mac && segment.sequence == sequence
+                    });
                     flags.extend(of.map(|(_, _, segment)| segment.flags));
                 }
                 Ok(flags)
             };
             let came_in = passed(&inside, stage.inside.own_mac, from_server)?;
             let went_out = passed(&outside, stage.outside.own_mac, from_client)?;
-            ensure!(came_in.is_empty() && went_out.iter().all(|flags| *flags == SYN), "in {came_in:?}, out {went_out:?}");
+            ensure!(
+                came_in.is_empty() && went_out.iter().all(|flags| *flags == SYN),
+                "in {came_in:?}, out {went_out:?}"
+            );
         }
         Ok(())
     };

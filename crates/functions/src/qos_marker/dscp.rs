@@ -5,7 +5,10 @@ use serde::Deserialize;
 
 /// A DSCP as an operator writes it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "a DSCP is a number from 0 to 63, or a name such as ef, af21, cs1 or le")]
+#[serde(
+    untagged,
+    expecting = "a DSCP is a number from 0 to 63, or a name such as ef, af21, cs1 or le"
+)]
 pub enum DscpConfig {
     /// 0 to 63.
     Number(#[schemars(range(min = 0, max = 63))] i64),
@@ -40,7 +43,9 @@ fn of_name(name: &str) -> Option<u8> {
         b"ef" => Some(46),
         [b'c', b's', class @ b'0'..=b'7'] => Some((class - b'0') << 3),
         // Class and drop precedence: RFC 2597, section 6.
-        [b'a', b'f', class @ b'1'..=b'4', precedence @ b'1'..=b'3'] => Some((class - b'0') << 3 | (precedence - b'0') << 1),
+        [b'a', b'f', class @ b'1'..=b'4', precedence @ b'1'..=b'3'] => {
+            Some((class - b'0') << 3 | (precedence - b'0') << 1)
+        }
         _ => None,
     }
 }
@@ -82,9 +87,10 @@ mod tests {
         for (name, dscp) in known {
             assert_eq!(of_name(name), Some(dscp), "{name}");
         }
-        for name in
-            ["", "a", "cs", "cs8", "cs01", "cs-1", "cs+1", "af", "af1", "af01", "af14", "af51", "af111", "af1é", "é", "eff", "46"]
-        {
+        for name in [
+            "", "a", "cs", "cs8", "cs01", "cs-1", "cs+1", "af", "af1", "af01", "af14", "af51",
+            "af111", "af1é", "é", "eff", "46",
+        ] {
             assert_eq!(of_name(name), None, "{name}");
         }
     }

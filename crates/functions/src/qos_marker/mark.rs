@@ -47,14 +47,17 @@ fn set_dscp(packet: &mut Packet, dscp: u8) {
             ip.checksum = Delta::new().word(old.into(), new.into()).apply(ip.checksum.get()).into();
         }
     } else if let Some(ip) = packet.ipv6_mut() {
-        ip.version_class_flow = (ip.version_class_flow.get() & !V6_DSCP | u32::from(dscp) << V6_SHIFT).into();
+        ip.version_class_flow =
+            (ip.version_class_flow.get() & !V6_DSCP | u32::from(dscp) << V6_SHIFT).into();
     }
 }
 
 /// Sets the priority of the outermost tag. A frame without a tag gets a priority tag:
 /// VLAN 0, which means none (IEEE 802.1Q, clause 9.6, table 9-2).
 fn set_priority(packet: &mut Packet, pcp: u8) -> bool {
-    if packet.layers.vlan_tags == 0 && !(packet.push_tag(ETHERTYPE_VLAN, 0) && packet.parse().is_ok()) {
+    if packet.layers.vlan_tags == 0
+        && !(packet.push_tag(ETHERTYPE_VLAN, 0) && packet.parse().is_ok())
+    {
         return false;
     }
     match packet.headers_mut().get_mut(14) {

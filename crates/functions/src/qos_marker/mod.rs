@@ -19,7 +19,9 @@ mod dscp;
 mod mark;
 
 use dscp::DscpConfig;
-use holdfast_nf::{ConfigError, Context, DropReason, FlowKey, NetworkFunction, Open, Opening, Packet, Verdict};
+use holdfast_nf::{
+    ConfigError, Context, DropReason, FlowKey, NetworkFunction, Open, Opening, Packet, Verdict,
+};
 use holdfast_wire::selector::{Selector, SelectorError};
 use holdfast_wire::zone::Zones;
 use mark::Mark;
@@ -146,60 +148,106 @@ struct Names<'a>(Vec<&'a str>);
 
 impl Names<'_> {
     fn number(&self, name: &str) -> Result<u8, String> {
-        let found = self.0.iter().zip(0u8..).find(|(other, _)| **other == name).map(|(_, number)| number);
+        let found =
+            self.0.iter().zip(0u8..).find(|(other, _)| **other == name).map(|(_, number)| number);
         let known = || self.0.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         found.ok_or_else(|| format!("unknown class `{name}`, expected one of {}", known()))
     }
 }
 
-fn mark(config: &ClassConfig, own: Option<&MarkConfig>, path: &str, way: &str) -> Result<Mark, ConfigError> {
+fn mark(
+    config: &ClassConfig,
+    own: Option<&MarkConfig>,
+    path: &str,
+    way: &str,
+) -> Result<Mark, ConfigError> {
     let of_own = |key: &str| format!("{path}.{way}.{key}");
     let of_both = |key: &str| format!("{path}.{key}");
     let own_dscp = own.and_then(|own| own.dscp.as_ref()).map(|dscp| (dscp, of_own("dscp")));
     let dscp = own_dscp.or_else(|| config.dscp.as_ref().map(|dscp| (dscp, of_both("dscp"))));
     let own_pcp = own.and_then(|own| own.pcp).map(|pcp| (pcp, of_own("pcp")));
     let pcp = own_pcp.or_else(|| config.pcp.map(|pcp| (pcp, of_both("pcp"))));
-    let dscp = dscp.map(|(dscp, path)| dscp.read().map_err(|message| ConfigError::at(path, message))).transpose()?;
+    let dscp = dscp
+        .map(|(dscp, path)| dscp.read().map_err(|message| ConfigError::at(path, message)))
+        .transpose()?;
     let pcp = match pcp {
         Some((pcp, path)) if pcp > 7 => {
-            return Err(ConfigError::at(path, format!("{pcp} is not a priority of 802.1Q: a number from 0 to 7")));
+            return Err(ConfigError::at(
+                path,
+                format!("{pcp} is not a priority of 802.1Q: a number from 0 to 7"),
+            ));
         }
         pcp => pcp.map(|(pcp, _)| pcp),
     };
     Ok(Mark { dscp, pcp })
 }
 
-fn limit(config: &DemoteConfig, name: &str, path: &str, names: &Names<'_>) -> Result<Limit, ConfigError> {
-    let to = names.number(&config.to).map_err(|message| ConfigError::at(format!("{path}.to"), message))?;
-    for (key, limit) in [("after_packets", config.after_packets), ("after_bytes", config.after_bytes)] {
+fn limit(
+    config: &DemoteConfig,
+    name: &str,
+    path: &str,
+    names: &Names<'_>,
+) -> Result<Limit, ConfigError> {
+    let to = names
+        .number(&config.to)
+        .map_err(|message| ConfigError::at(format!("{path}.to"), message))?;
+    for (key, limit) in
+        [("after_packets", config.after_packets), ("after_bytes", config.after_bytes)]
+    {
         if limit == Some(0) {
-            let message = format!("0 would keep every flow out of `{name}`; let rules name `{}` instead", config.to);
+            let message = format!(
+                "0 would keep every flow out of `{name}`; let rules name `{}` instead",
+                config.to
+            );
             return Err(ConfigError::at(format!("{path}.{key}"), message));
         }
     }
     if config.after_packets.is_none() && config.after_bytes.is_none() {
-        return Err(ConfigError::at(path, "a limit is missing: `after_packets`, `after_bytes`, or both"));
+        return Err(ConfigError::at(
+            path,
+            "a limit is missing: `after_packets`, `after_bytes`, or both",
+        ));
     }
-    Ok(Limit { packets: config.after_packets.unwrap_or(u64::MAX), bytes: config.after_bytes.unwrap_or(u64::MAX), to })
+    Ok(Limit {
+        packets: config.after_packets.unwrap_or(u64::MAX),
+        bytes: config.after_bytes.unwrap_or(u64::MAX),
+        to,
+    })
 }
 
 fn class(name: &str, config: &ClassConfig, names: &Names<'_>) -> Result<Class, ConfigError> {
     let path = format!("classes.{name}");
-    let is_name = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
+    let is_name =
+        |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
     if name.is_empty() || !name.chars().all(is_name) {
-        return Err(ConfigError::at("", format!("`{name}` cannot be the name of a class: letters, digits, `-` and `_` can")));
+        return Err(ConfigError::at(
+            "",
+            format!("`{name}` cannot be the name of a class: letters, digits, `-` and `_` can"),
+        ));
     }
     // A value that both directions override is checked too.
     mark(config, None, &path, "")?;
-    let marks =
-        [mark(config, config.forward.as_ref(), &path, "forward")?, mark(config, config.reverse.as_ref(), &path, "reverse")?];
+    let marks = [
+        mark(config, config.forward.as_ref(), &path, "forward")?,
+        mark(config, config.reverse.as_ref(), &path, "reverse")?,
+    ];
     let demote = config.demote.as_ref();
-    let limit = demote.map(|demote| limit(demote, name, &format!("{path}.demote"), names)).transpose()?;
+    let limit =
+        demote.map(|demote| limit(demote, name, &format!("{path}.demote"), names)).transpose()?;
     Ok(Class { marks, limit })
 }
 
-fn rule(at: usize, text: &str, names: &Names<'_>, zones: &Zones) -> Result<(u8, Selector), ConfigError> {
-    let error = |offset: usize, message: String| ConfigError { path: format!("rules[{at}]"), message, offset: Some(offset) };
+fn rule(
+    at: usize,
+    text: &str,
+    names: &Names<'_>,
+    zones: &Zones,
+) -> Result<(u8, Selector), ConfigError> {
+    let error = |offset: usize, message: String| ConfigError {
+        path: format!("rules[{at}]"),
+        message,
+        offset: Some(offset),
+    };
     let trimmed = text.trim_start();
     let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
     let class = names.number(word).map_err(|message| error(text.len() - trimmed.len(), message))?;
@@ -233,7 +281,9 @@ impl QosMarker {
             flow.packets = flow.packets.saturating_add(1);
             flow.bytes = flow.bytes.saturating_add(bytes.into());
         }
-        while let Some(limit) = class.limit.filter(|limit| flow.packets > limit.packets || flow.bytes > limit.bytes) {
+        while let Some(limit) =
+            class.limit.filter(|limit| flow.packets > limit.packets || flow.bytes > limit.bytes)
+        {
             flow.class = limit.to;
             class = self.classes.get(usize::from(limit.to))?;
         }
@@ -254,7 +304,10 @@ impl NetworkFunction for QosMarker {
     fn with_zones(config: QosMarkerConfig, zones: &Zones) -> Result<QosMarker, ConfigError> {
         let names = Names(config.classes.keys().map(String::as_str).collect());
         if names.0.is_empty() {
-            return Err(ConfigError::at("classes", "there must be at least one class, like { voice: { dscp: ef } }"));
+            return Err(ConfigError::at(
+                "classes",
+                "there must be at least one class, like { voice: { dscp: ef } }",
+            ));
         }
         if names.0.len() > usize::from(NONE) {
             return Err(ConfigError::at(
@@ -268,10 +321,15 @@ impl NetworkFunction for QosMarker {
         let rules = rules.collect::<Result<Vec<_>, _>>()?;
         let default = match &config.default {
             None if rules.is_empty() => {
-                return Err(ConfigError::at("", "neither `rules` nor a `default` puts a flow into a class"));
+                return Err(ConfigError::at(
+                    "",
+                    "neither `rules` nor a `default` puts a flow into a class",
+                ));
             }
             None => NONE,
-            Some(name) => names.number(name).map_err(|message| ConfigError::at("default", message))?,
+            Some(name) => {
+                names.number(name).map_err(|message| ConfigError::at("default", message))?
+            }
         };
         let marker = QosMarker { classes, rules, default };
         if let Some(class) = (0..names.0.len() as u8).find_map(|class| marker.circle(class)) {
@@ -290,13 +348,20 @@ impl NetworkFunction for QosMarker {
         // The packet as the functions before this one left it. A later fragment has no
         // ports of its own: the edge knew them.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
-        let is_meant = |(_, selector): &&(u8, Selector)| selector.matches(&key, packet.meta.ingress);
+        let is_meant =
+            |(_, selector): &&(u8, Selector)| selector.matches(&key, packet.meta.ingress);
         let class = self.rules.iter().find(is_meant).map_or(self.default, |(class, _)| *class);
         Open::Accept(Marked { class, first: class, ..Marked::default() })
     }
 
     #[inline]
-    fn process(&self, packet: &mut Packet, flow: &mut Marked, _shared: &mut (), cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Marked,
+        _shared: &mut (),
+        cx: &mut Context,
+    ) -> Verdict {
         let Some(class) = self.count(packet, flow) else { return Verdict::Forward };
         let mark = class.marks[cx.direction() as usize];
         if mark.write(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::FrameTooLarge) }
@@ -307,7 +372,8 @@ impl NetworkFunction for QosMarker {
     }
 
     fn added_bytes(&self) -> usize {
-        let is_tagging = self.classes.iter().flat_map(|class| class.marks).any(|mark| mark.pcp.is_some());
+        let is_tagging =
+            self.classes.iter().flat_map(|class| class.marks).any(|mark| mark.pcp.is_some());
         if is_tagging { 4 } else { 0 }
     }
 }

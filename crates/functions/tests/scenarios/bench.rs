@@ -88,7 +88,8 @@ pub(crate) struct Bench {
 /// A frame's addresses and protocol: the same in all fragments of a datagram.
 fn datagram(packet: &Packet) -> (Vec<u8>, u8) {
     let l3 = packet.layers.l3 as usize;
-    let range = if packet.layers.network == Network::V4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
+    let range =
+        if packet.layers.network == Network::V4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
     (packet.bytes()[range].to_vec(), packet.layers.protocol)
 }
 
@@ -108,7 +109,9 @@ impl Bench {
     /// Like `new`, in a box whose ports have names.
     pub(crate) fn on(zones: &Zones, functions: &[(&str, Value)]) -> Bench {
         let build = |(name, config): &(&str, Value)| {
-            catalog::configured(name, config, zones).unwrap_or_else(|error| panic!("{name}: {error}")).bind()
+            catalog::configured(name, config, zones)
+                .unwrap_or_else(|error| panic!("{name}: {error}"))
+                .bind()
         };
         Bench::of(Chain::new(functions.iter().map(build).collect()))
     }
@@ -171,11 +174,19 @@ impl Bench {
                 explained.extend(opening.then(|| function.explain(packet, None)));
                 explained.push(function.explain(packet, Some(state)));
             };
-            match self.chain.run_observed(packet, &mut block.0[..size], position, &mut self.cx, explain) {
+            match self.chain.run_observed(
+                packet,
+                &mut block.0[..size],
+                position,
+                &mut self.cx,
+                explain,
+            ) {
                 Outcome::Wait(at) => position = at,
                 done => {
                     if let Outcome::Drop(_, function) | Outcome::Reject(_, function) = done {
-                        explained.push(self.chain.functions()[usize::from(function)].explain(packet, None));
+                        explained.push(
+                            self.chain.functions()[usize::from(function)].explain(packet, None),
+                        );
                     }
                     explained.retain(|text| !text.is_empty());
                     return done;
@@ -208,7 +219,12 @@ impl Bench {
         };
         let mut flow = match found {
             Some(_) => self.flows[at].clone(),
-            None => Flow { key, reply: FlowKey::default(), block: Block([0; 1024]), expires_at: self.now + DEFAULT_LIFETIME },
+            None => Flow {
+                key,
+                reply: FlowKey::default(),
+                block: Block([0; 1024]),
+                expires_at: self.now + DEFAULT_LIFETIME,
+            },
         };
         self.cx.begin(self.now, key, direction);
         let outcome = self.run(packet, &mut flow.block, found.is_none());
@@ -216,7 +232,8 @@ impl Bench {
         if self.cx.lifetime() > 0 {
             let wish = self.now + self.cx.lifetime();
             let is_first_wish = found.is_none();
-            flow.expires_at = if self.cx.is_ending() || is_first_wish { wish } else { flow.expires_at.max(wish) };
+            flow.expires_at =
+                if self.cx.is_ending() || is_first_wish { wish } else { flow.expires_at.max(wish) };
         }
         self.is_rejected = matches!(outcome, Outcome::Reject(..));
         let result = match outcome {
@@ -228,7 +245,9 @@ impl Bench {
             Some(_) => self.flows[at] = flow,
             None if result.is_err() => return result,
             None => {
-                let reply = FlowKey::of(packet).expect("what opened a flow has a key when it leaves").reverse();
+                let reply = FlowKey::of(packet)
+                    .expect("what opened a flow has a key when it leaves")
+                    .reverse();
                 if reply == key || self.find(&reply).is_some() {
                     let size = self.chain.layout().size;
                     self.chain.expire(&mut flow.block.0[..size]);
@@ -278,7 +297,8 @@ impl Bench {
     /// Sends a packet that must come out as another, byte for byte.
     #[track_caller]
     pub(crate) fn becomes(&mut self, packet: &str, expected: &str) {
-        let out = self.send(packet).unwrap_or_else(|reason| panic!("`{packet}` was dropped: {reason}"));
+        let out =
+            self.send(packet).unwrap_or_else(|reason| panic!("`{packet}` was dropped: {reason}"));
         let wanted = words::frame(expected);
         if out != wanted {
             panic!(
@@ -298,7 +318,10 @@ impl Bench {
     #[track_caller]
     pub(crate) fn drops(&mut self, packet: &str, reason: DropReason) {
         match self.send(packet) {
-            Ok(out) => panic!("`{packet}` came out as {:?}, and should have been dropped: {reason}", reading::ends(&out)),
+            Ok(out) => panic!(
+                "`{packet}` came out as {:?}, and should have been dropped: {reason}",
+                reading::ends(&out)
+            ),
             Err(other) => assert_eq!((other, self.is_rejected), (reason, false), "`{packet}`"),
         }
     }
@@ -307,7 +330,10 @@ impl Bench {
     #[track_caller]
     pub(crate) fn rejects(&mut self, packet: &str, reason: DropReason) {
         match self.send(packet) {
-            Ok(out) => panic!("`{packet}` came out as {:?}, and should have been rejected: {reason}", reading::ends(&out)),
+            Ok(out) => panic!(
+                "`{packet}` came out as {:?}, and should have been rejected: {reason}",
+                reading::ends(&out)
+            ),
             Err(other) => assert_eq!((other, self.is_rejected), (reason, true), "`{packet}`"),
         }
     }
@@ -349,7 +375,9 @@ impl Bench {
     pub(crate) fn expected(&self) -> [Option<(u32, u32)>; 2] {
         let flow = self.flows.last().expect("a flow");
         let block = &flow.block.0[..self.chain.layout().size];
-        let of = |direction| self.chain.expected(block, direction).map(|expected| (expected.least, expected.most));
+        let of = |direction| {
+            self.chain.expected(block, direction).map(|expected| (expected.least, expected.most))
+        };
         [Direction::Forward, Direction::Reverse].map(of)
     }
 
@@ -388,7 +416,9 @@ impl Bench {
         let size = self.chain.layout().size;
         self.flows.pop().expect("a flow");
         let flows = &mut self.flows;
-        self.chain.recount(|adopt| flows.iter_mut().for_each(|flow| adopt(&mut flow.block.0[..size], None)));
+        self.chain.recount(|adopt| {
+            flows.iter_mut().for_each(|flow| adopt(&mut flow.block.0[..size], None))
+        });
     }
 
     /// The numbers that flows hold of each pool, and the flows in each item of each
@@ -399,7 +429,12 @@ impl Bench {
             function.shared().visit(&mut |_, field| match field {
                 SharedField::Pool(pool) => {
                     let (size, backend) = (pool.size(), pool.backend());
-                    books.push((0..size).filter(|number| backend.is_held(*number)).map(i64::from).collect());
+                    books.push(
+                        (0..size)
+                            .filter(|number| backend.is_held(*number))
+                            .map(i64::from)
+                            .collect(),
+                    );
                 }
                 SharedField::Gauge(part) => books.push(part.own().to_vec()),
                 _ => {}
@@ -453,7 +488,10 @@ impl Bench {
         for function in self.chain.functions_mut() {
             function.shared().visit(&mut |_, field| {
                 if let SharedField::Log(log) = field {
-                    logged.extend(log.take().map(|note| format!("{} {} {}", note.about, note.ingress, note.key)));
+                    logged.extend(
+                        log.take()
+                            .map(|note| format!("{} {} {}", note.about, note.ingress, note.key)),
+                    );
                 }
             });
         }
@@ -466,7 +504,11 @@ impl Bench {
         for function in self.chain.functions_mut() {
             function.shared().visit(&mut |_, field| {
                 if let SharedField::Counters(counters) = field {
-                    value = counters.report().find(|(other, _)| *other == name).map(|(_, value)| value).or(value);
+                    value = counters
+                        .report()
+                        .find(|(other, _)| *other == name)
+                        .map(|(_, value)| value)
+                        .or(value);
                 }
             });
         }

@@ -13,7 +13,10 @@ fn chain() -> Bench {
             json!({ "rules": ["allow tcp from 10.0.0.0/8 to 203.0.113.0/24 port 80", "allow icmp from 10.0.0.0/8 to any"] }),
         ),
         ("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "5000-5255" })),
-        ("load_balancer", json!({ "virtual": "203.0.113.10:80", "backends": ["192.0.2.1:8080", "192.0.2.2:8080"] })),
+        (
+            "load_balancer",
+            json!({ "virtual": "203.0.113.10:80", "backends": ["192.0.2.1:8080", "192.0.2.2:8080"] }),
+        ),
     ])
 }
 
@@ -40,8 +43,14 @@ fn a_conversation_through_firewall_translator_and_balancer() {
     ];
     for (way, segment) in segments {
         match way {
-            ">" => bench.becomes(&format!("tcp {inside} > {service} {segment}"), &format!("tcp {outside} > {backend} {segment}")),
-            _ => bench.becomes(&format!("tcp {backend} > {outside} {segment}"), &format!("tcp {service} > {inside} {segment}")),
+            ">" => bench.becomes(
+                &format!("tcp {inside} > {service} {segment}"),
+                &format!("tcp {outside} > {backend} {segment}"),
+            ),
+            _ => bench.becomes(
+                &format!("tcp {backend} > {outside} {segment}"),
+                &format!("tcp {service} > {inside} {segment}"),
+            ),
         }
     }
     assert_eq!(bench.state(), "closed");
@@ -106,7 +115,10 @@ fn ping_passes_the_whole_chain() {
 fn a_refusal_at_the_end_leaves_nothing_behind() {
     let mut bench = chain();
     for id in 0..300 {
-        bench.drops(&format!("icmp 10.0.0.2 > 203.0.113.10 echo id {id}"), holdfast_wire::DropReason::NoBackend);
+        bench.drops(
+            &format!("icmp 10.0.0.2 > 203.0.113.10 echo id {id}"),
+            holdfast_wire::DropReason::NoBackend,
+        );
     }
     assert_eq!((bench.flows(), bench.free_ports()), (0, 256));
 }
@@ -117,17 +129,27 @@ fn a_refusal_at_the_end_leaves_nothing_behind() {
 fn rules_mean_what_the_firewall_sees() {
     let mut bench = Bench::new(&[
         ("nat", json!({ "pool": ["198.51.100.4/32"] })),
-        ("firewall", json!({ "rules": ["allow udp from 198.51.100.4 to any", "allow udp from 10.0.0.3 to any"] })),
+        (
+            "firewall",
+            json!({ "rules": ["allow udp from 198.51.100.4 to any", "allow udp from 10.0.0.3 to any"] }),
+        ),
     ]);
     let outside = bench.passes("udp 10.0.0.2:1000 > 203.0.113.10:53").0;
-    bench.becomes(&format!("udp 203.0.113.10:53 > {outside} len 2"), "udp 203.0.113.10:53 > 10.0.0.2:1000 len 2");
+    bench.becomes(
+        &format!("udp 203.0.113.10:53 > {outside} len 2"),
+        "udp 203.0.113.10:53 > 10.0.0.2:1000 len 2",
+    );
     bench.drops("udp 198.51.100.4:9 > 203.0.113.10:53", NoMapping);
 }
 
 /// The chain's word for a flow is the first one that a function has for it.
 #[test]
 fn the_first_word_names_the_flow() {
-    let mut bench = Bench::new(&[("monitor", json!({})), ("firewall", json!({ "default": "allow" })), ("forward", json!({}))]);
+    let mut bench = Bench::new(&[
+        ("monitor", json!({})),
+        ("firewall", json!({ "default": "allow" })),
+        ("forward", json!({})),
+    ]);
     bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN");
     assert_eq!(bench.state(), "opening");
 }

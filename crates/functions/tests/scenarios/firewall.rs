@@ -51,8 +51,11 @@ fn a_range_of_ports_includes_its_ends() {
 /// An exception before a rule wins; an exception after it does not.
 #[test]
 fn the_first_rule_that_matches_decides() {
-    let mut bench =
-        rules(&["deny tcp from 10.0.0.66 to any", "allow tcp from 10.0.0.0/24 to any", "deny tcp from 10.0.0.77 to any"]);
+    let mut bench = rules(&[
+        "deny tcp from 10.0.0.66 to any",
+        "allow tcp from 10.0.0.0/24 to any",
+        "deny tcp from 10.0.0.77 to any",
+    ]);
     bench.drops("tcp 10.0.0.66:1000 > 203.0.113.1:80 SYN", PolicyDenied);
     bench.unchanged("tcp 10.0.0.77:1000 > 203.0.113.1:80 SYN");
 }
@@ -60,7 +63,10 @@ fn the_first_rule_that_matches_decides() {
 /// With `default: allow` rules deny: denied packets are dropped, the rest passes.
 #[test]
 fn a_default_of_allow_lets_the_rest_pass() {
-    let mut bench = Bench::new(&[("firewall", json!({ "rules": ["deny udp from any to any port 53"], "default": "allow" }))]);
+    let mut bench = Bench::new(&[(
+        "firewall",
+        json!({ "rules": ["deny udp from any to any port 53"], "default": "allow" }),
+    )]);
     bench.drops("udp 10.0.0.2:1000 > 203.0.113.1:53", PolicyDenied);
     bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:54");
 }
@@ -71,7 +77,10 @@ fn ipv6_rules_mean_ipv6() {
     let mut bench = rules(&["allow tcp from 2001:db8:1::/48 to 2001:db8:2::/64 port 80"]);
     bench.unchanged("tcp [2001:db8:1:ffff::9]:1000 > [2001:db8:2::1]:80 SYN seq 10");
     bench.unchanged("tcp [2001:db8:2::1]:80 > [2001:db8:1:ffff::9]:1000 SYN ACK seq 500 ack 11");
-    bench.drops("tcp [2001:db8:2::1]:81 > [2001:db8:1:ffff::9]:1000 SYN ACK seq 500 ack 11", PolicyDenied);
+    bench.drops(
+        "tcp [2001:db8:2::1]:81 > [2001:db8:1:ffff::9]:1000 SYN ACK seq 500 ack 11",
+        PolicyDenied,
+    );
     bench.drops("tcp [2001:db8:3::9]:1000 > [2001:db8:2::1]:80 SYN", PolicyDenied);
     bench.drops("tcp [2001:db8:1::9]:1000 > [2001:db8:2:1::1]:80 SYN", PolicyDenied);
     bench.drops("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN", PolicyDenied);
@@ -117,7 +126,10 @@ fn empty_udp_datagrams_are_datagrams() {
 /// An unanswered UDP flow expires earlier than an answered one.
 #[test]
 fn unanswered_udp_lives_shorter() {
-    let mut bench = Bench::new(&[("firewall", json!({ "default": "allow", "timeouts": { "udp": 100, "udp_unanswered": 10 } }))]);
+    let mut bench = Bench::new(&[(
+        "firewall",
+        json!({ "default": "allow", "timeouts": { "udp": 100, "udp_unanswered": 10 } }),
+    )]);
     bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:53");
     bench.unchanged("udp 10.0.0.2:1001 > 203.0.113.1:53");
     bench.unchanged("udp 203.0.113.1:53 > 10.0.0.2:1001");
@@ -153,14 +165,18 @@ fn ipv6_echo_replies_need_a_request() {
 /// REQ-1: responses to queries from inside).
 #[test]
 pub(crate) fn no_other_message_passes_as_the_reply() {
-    let mut bench = rules(&["allow icmp from 10.0.0.0/8 to any", "allow icmp from 2001:db8:1::/48 to any"]);
-    for (inside, outside, reply) in [("10.0.0.2", "203.0.113.1", 0), ("2001:db8:1::2", "2001:db8:2::1", 129)] {
+    let mut bench =
+        rules(&["allow icmp from 10.0.0.0/8 to any", "allow icmp from 2001:db8:1::/48 to any"]);
+    for (inside, outside, reply) in
+        [("10.0.0.2", "203.0.113.1", 0), ("2001:db8:1::2", "2001:db8:2::1", 129)]
+    {
         let errors = if reply == 0 { vec![3, 4, 5, 11, 12] } else { vec![1, 2, 3, 4] };
         for id in [7, 0, 8, 13, 128, 200, 0x8000, 0xffff, 0xfff8, 0xff80] {
             bench.unchanged(&format!("icmp {inside} > {outside} echo id {id} seq 1 len 56"));
             let flows = bench.flows();
             for kind in 0..=255 {
-                let packet = |from, to, id| format!("icmp {from} > {to} type {kind} id {id} seq 1 len 56");
+                let packet =
+                    |from, to, id| format!("icmp {from} > {to} type {kind} id {id} seq 1 len 56");
                 let reason = if errors.contains(&kind) { StateInvalid } else { PolicyDenied };
                 if kind == reply {
                     bench.unchanged(&packet(outside, inside, id));
@@ -208,7 +224,10 @@ fn icmp_errors_pass_with_the_flow_that_they_quote() {
     assert_eq!(bench.state(), "opening");
     bench
         .drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1001 > 203.0.113.1:80 SYN seq 1", StateInvalid);
-    bench.drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting udp 10.0.0.2:1000 > 203.0.113.1:80", StateInvalid);
+    bench.drops(
+        "icmp 192.0.2.9 > 10.0.0.2 unreachable quoting udp 10.0.0.2:1000 > 203.0.113.1:80",
+        StateInvalid,
+    );
     // Quoted the wrong way round, it concerns the other side, once that side has sent a
     // packet.
     bench
@@ -231,7 +250,11 @@ pub(crate) fn errors_go_to_who_sent_what_they_quote() {
         ("2001:db8:1::2", "2001:db8:2::1", ["2001:db8:1::3", "2001:db8:2::1", "2001:db8:2::9"]),
     ] {
         let end = |address: &str, port: u16| {
-            if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+            if address.contains(':') {
+                format!("[{address}]:{port}")
+            } else {
+                format!("{address}:{port}")
+            }
         };
         let sent = format!("udp {} > {} len 9", end(host, 5), end(server, 53));
         bench.unchanged(&sent);
@@ -249,17 +272,26 @@ pub(crate) fn errors_go_to_who_sent_what_they_quote() {
 /// IPv6, in either direction; the connection goes on.
 #[test]
 pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
-    for (client, server, router) in
-        [("10.0.0.2", "203.0.113.1", "192.0.2.9"), ("2001:db8:1::2", "2001:db8:2::1", "2001:db8:9::9")]
-    {
+    for (client, server, router) in [
+        ("10.0.0.2", "203.0.113.1", "192.0.2.9"),
+        ("2001:db8:1::2", "2001:db8:2::1", "2001:db8:9::9"),
+    ] {
         let mut bench = rules(&["allow tcp from any to any"]);
-        let end = |host: &str, port: u16| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let ends =
-            [format!("{} > {}", end(client, 1000), end(server, 80)), format!("{} > {}", end(server, 80), end(client, 1000))];
+        let end = |host: &str, port: u16| {
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        };
+        let ends = [
+            format!("{} > {}", end(client, 1000), end(server, 80)),
+            format!("{} > {}", end(server, 80), end(client, 1000)),
+        ];
         let header = if client.contains(':') { 40 } else { 20 };
         let error = |way: usize, kind: &str, sequence: u32| {
             let to = [client, server][way];
-            format!("icmp {router} > {to} {kind} quoting cut {} tcp {} ACK seq {sequence} len 9", header + 8, ends[way])
+            format!(
+                "icmp {router} > {to} {kind} quoting cut {} tcp {} ACK seq {sequence} len 9",
+                header + 8,
+                ends[way]
+            )
         };
         // The initiator's numbers wrap to 0.
         let first = u32::MAX - 499;
@@ -270,7 +302,11 @@ pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
         bench.drops(&error(1, "unreachable", 0), StateInvalid);
         bench.unchanged(&format!("tcp {} SYN ACK seq 7000 ack {} win 2000", ends[1], first + 1));
         bench.unchanged(&format!("tcp {} ACK seq {} ack 7001 win 4000", ends[0], first + 1));
-        bench.unchanged(&format!("tcp {} ACK seq {} ack 7001 win 4000 len 1000", ends[0], first + 1));
+        bench.unchanged(&format!(
+            "tcp {} ACK seq {} ack 7001 win 4000 len 1000",
+            ends[0],
+            first + 1
+        ));
         // The client has sent up to 501; the server, whose window is 2000, has
         // acknowledged as much as it may.
         let sent = first.wrapping_add(1001);
@@ -293,7 +329,8 @@ pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
         bench.drops(&error(1, "too-big", 7001 - 4001), StateInvalid);
         // The quote is so short that its sequence number is missing.
         bench.drops(
-            &error(0, "exceeded", sent).replace(&format!("cut {}", header + 8), &format!("cut {}", header + 4)),
+            &error(0, "exceeded", sent)
+                .replace(&format!("cut {}", header + 8), &format!("cut {}", header + 4)),
             StateInvalid,
         );
         bench.unchanged(&format!("tcp {} ACK seq 7001 ack {sent} len 5", ends[1]));
@@ -307,11 +344,25 @@ pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
 #[test]
 pub(crate) fn icmp_errors_ask_for_no_impossible_mtu() {
     let mut bench = rules(&["allow udp from any to any"]);
-    for (host, server, least) in [("10.0.0.2", "203.0.113.1", 68), ("2001:db8:1::2", "2001:db8:2::1", 1280)] {
-        let ends = if least == 68 { format!("{host}:5 > {server}:53") } else { format!("[{host}]:5 > [{server}]:53") };
+    for (host, server, least) in
+        [("10.0.0.2", "203.0.113.1", 68), ("2001:db8:1::2", "2001:db8:2::1", 1280)]
+    {
+        let ends = if least == 68 {
+            format!("{host}:5 > {server}:53")
+        } else {
+            format!("[{host}]:5 > [{server}]:53")
+        };
         bench.unchanged(&format!("udp {ends} len 1300"));
-        for (mtu, passes) in [(0, least == 68), (1, false), (least - 1, false), (least, true), (1400, true), (65_535, true)] {
-            let error = format!("icmp {server} > {host} too-big mtu {mtu} quoting udp {ends} len 1300");
+        for (mtu, passes) in [
+            (0, least == 68),
+            (1, false),
+            (least - 1, false),
+            (least, true),
+            (1400, true),
+            (65_535, true),
+        ] {
+            let error =
+                format!("icmp {server} > {host} too-big mtu {mtu} quoting udp {ends} len 1300");
             match passes {
                 true => bench.unchanged(&error),
                 false => bench.drops(&error, StateInvalid),
@@ -336,7 +387,9 @@ fn icmp_errors_that_quote_garbage_are_dropped() {
     for quoted in drops {
         bench.drops(&format!("icmp 192.0.2.9 > 10.0.0.2 unreachable {quoted}"), StateInvalid);
     }
-    bench.unchanged("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 24 udp 10.0.0.2:1000 > 203.0.113.1:53");
+    bench.unchanged(
+        "icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 24 udp 10.0.0.2:1000 > 203.0.113.1:53",
+    );
 }
 
 /// Later fragments pass if their first one passed, and are dropped after a denied one.
@@ -363,13 +416,21 @@ fn land_packets_open_no_flow() {
 #[test]
 pub(crate) fn absurd_time_outs_are_refused() {
     let build = |name: &str, seconds: u64| {
-        holdfast_functions::catalog::build("firewall", &json!({ "timeouts": { name: seconds } })).err()
+        holdfast_functions::catalog::build("firewall", &json!({ "timeouts": { name: seconds } }))
+            .err()
     };
-    for name in ["tcp_established", "tcp_opening", "tcp_closing", "udp", "udp_unanswered", "icmp", "other"] {
-        for (wrong, remedy) in [(0, "at least 1 s"), (2_592_001, "at most 2592000 s"), (u64::MAX, "at most 2592000 s")] {
+    for name in
+        ["tcp_established", "tcp_opening", "tcp_closing", "udp", "udp_unanswered", "icmp", "other"]
+    {
+        for (wrong, remedy) in
+            [(0, "at least 1 s"), (2_592_001, "at most 2592000 s"), (u64::MAX, "at most 2592000 s")]
+        {
             let error = build(name, wrong).unwrap_or_else(|| panic!("`{name}: {wrong}` is taken"));
             assert_eq!(error.path, format!("timeouts.{name}"));
-            assert!(error.message.contains(remedy) && error.message.contains(&format!("`{name}`")), "{error}");
+            assert!(
+                error.message.contains(remedy) && error.message.contains(&format!("`{name}`")),
+                "{error}"
+            );
         }
         assert!(build(name, 1).is_none() && build(name, 2_592_000).is_none());
     }
@@ -384,7 +445,11 @@ fn office() -> Zones {
 /// its replies may come in at any other.
 #[test]
 fn a_rule_is_for_flows_that_come_in_by_its_ports() {
-    let rules = ["deny tcp on inside to any port 25", "allow tcp on inside", "allow tcp on wan to 203.0.113.10 port 80"];
+    let rules = [
+        "deny tcp on inside to any port 25",
+        "allow tcp on inside",
+        "allow tcp on wan to 203.0.113.10 port 80",
+    ];
     let mut bench = Bench::on(&office(), &[("firewall", json!({ "rules": rules }))]);
     for (ingress, passes) in [(0, true), (1, true), (2, false)] {
         bench.ingress = ingress;
@@ -401,17 +466,27 @@ fn a_rule_is_for_flows_that_come_in_by_its_ports() {
     bench.unchanged("tcp 203.0.113.10:80 > 192.0.2.1:9 SYN ACK seq 7 ack 2");
     // Without names a rule with a port name is refused, and never read as one for every
     // port.
-    let built = holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow tcp on lan"] }));
-    assert!(built.is_err_and(|error| error.offset == Some(13) && error.message.contains("is not known here")));
-    let built = holdfast_functions::catalog::configured("firewall", &json!({ "rules": ["allow tcp on lam"] }), &office());
-    assert!(built.is_err_and(|error| (error.path.as_str(), error.offset) == ("rules[0]", Some(13))));
+    let built =
+        holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow tcp on lan"] }));
+    assert!(built.is_err_and(
+        |error| error.offset == Some(13) && error.message.contains("is not known here")
+    ));
+    let built = holdfast_functions::catalog::configured(
+        "firewall",
+        &json!({ "rules": ["allow tcp on lam"] }),
+        &office(),
+    );
+    assert!(
+        built.is_err_and(|error| (error.path.as_str(), error.offset) == ("rules[0]", Some(13)))
+    );
 }
 
 /// `reject` denies and tells the sender, as a rule or as the default; rules that reject
 /// are tried in order like the others.
 #[test]
 fn a_rejected_sender_is_told() {
-    let rules = ["deny tcp to any port 22", "reject tcp to any port 20-25", "allow any from 10.0.0.0/8"];
+    let rules =
+        ["deny tcp to any port 22", "reject tcp to any port 20-25", "allow any from 10.0.0.0/8"];
     let mut bench = Bench::new(&[("firewall", json!({ "rules": rules, "default": "reject" }))]);
     bench.drops("tcp 10.0.0.2:1000 > 203.0.113.1:22 SYN", PolicyDenied);
     bench.rejects("tcp 10.0.0.2:1000 > 203.0.113.1:23 SYN", PolicyDenied);
@@ -435,7 +510,8 @@ fn a_rule_names_types_of_icmp() {
     let v6 = ("2001:db8:1::2", "2001:db8:2::1");
     let v4 = ("10.0.0.2", "203.0.113.1");
     let icmp = |(from, to): (&str, &str), rest: &str| format!("icmp {from} > {to} {rest}");
-    let mut bench = rules(&["deny icmp type 17", "allow icmp type echo-request,17,200 from any", "deny any"]);
+    let mut bench =
+        rules(&["deny icmp type 17", "allow icmp type echo-request,17,200 from any", "deny any"]);
     bench.unchanged(&icmp(v4, "echo id 1"));
     bench.unchanged(&icmp(v6, "echo id 1"));
     bench.unchanged(&icmp((v4.1, v4.0), "reply id 1"));
@@ -447,7 +523,11 @@ fn a_rule_names_types_of_icmp() {
     bench.unchanged(&icmp(v4, "type 200 id 1"));
     bench.unchanged(&icmp(v6, "type 200 id 1"));
     bench.drops("udp 10.0.0.2:8 > 203.0.113.1:8", PolicyDenied);
-    let mut bench = rules(&["allow icmp type echo-request code 0", "allow proto-1 type 13", "reject proto-58 type 200 code 7"]);
+    let mut bench = rules(&[
+        "allow icmp type echo-request code 0",
+        "allow proto-1 type 13",
+        "reject proto-58 type 200 code 7",
+    ]);
     bench.unchanged(&icmp(v4, "echo id 1"));
     bench.unchanged(&icmp(v4, "type 13 id 1 len 12"));
     bench.unchanged(&icmp((v4.1, v4.0), "type 14 id 1 len 12"));
@@ -478,8 +558,8 @@ fn rules_count_what_they_decide() {
     bench.rejects("tcp 10.0.0.2:1001 > 203.0.113.1:80 ACK", StateInvalid);
     bench.rejects("udp 10.0.0.2:5 > 203.0.113.1:53", PolicyDenied);
     bench.drops("icmp 10.0.0.2 > 203.0.113.1 echo id 1", PolicyDenied);
-    let counted =
-        ["deny tcp to any port 22", "allow tcp from 10.0.0.0/8", "reject udp", "default"].map(|name| bench.counter(name));
+    let counted = ["deny tcp to any port 22", "allow tcp from 10.0.0.0/8", "reject udp", "default"]
+        .map(|name| bench.counter(name));
     assert_eq!(counted, [3, 2, 1, 1]);
 }
 
@@ -495,15 +575,22 @@ fn a_rule_that_logs_tells_of_its_packets() {
     bench.unchanged("udp 203.0.113.1:53 > 10.0.0.2:5");
     bench.unchanged("tcp 10.0.0.2:5 > 203.0.113.1:80 SYN");
     bench.drops("icmp 10.0.0.2 > 203.0.113.1 echo id 7", PolicyDenied);
-    let told =
-        ["0 2 tcp 10.0.0.2:5 > 203.0.113.1:22", "1 2 udp 10.0.0.2:5 > 203.0.113.1:53", "3 2 icmp 10.0.0.2:7 > 203.0.113.1"];
+    let told = [
+        "0 2 tcp 10.0.0.2:5 > 203.0.113.1:22",
+        "1 2 udp 10.0.0.2:5 > 203.0.113.1:53",
+        "3 2 icmp 10.0.0.2:7 > 203.0.113.1",
+    ];
     assert_eq!(bench.logged(), told);
-    (0..500).for_each(|port| bench.rejects(&format!("tcp 10.0.0.2:{port} > 203.0.113.1:22 SYN"), PolicyDenied));
+    (0..500).for_each(|port| {
+        bench.rejects(&format!("tcp 10.0.0.2:{port} > 203.0.113.1:22 SYN"), PolicyDenied)
+    });
     assert_eq!(bench.logged().len(), 7, "ten a second");
     bench.wait(1);
     bench.rejects("tcp 10.0.0.2:9 > 203.0.113.1:22 SYN", PolicyDenied);
     assert_eq!(bench.logged().len(), 1);
-    let build = |rule: &str| holdfast_functions::catalog::build("firewall", &json!({ "rules": [rule] })).err();
+    let build = |rule: &str| {
+        holdfast_functions::catalog::build("firewall", &json!({ "rules": [rule] })).err()
+    };
     assert_eq!(build("allow log tcq").and_then(|error| error.offset), Some(10));
     assert!(build("allow logs tcp").is_some_and(|error| error.offset == Some(6)));
 }
@@ -512,7 +599,11 @@ fn a_rule_that_logs_tells_of_its_packets() {
 #[test]
 fn a_wrong_rule_is_named_with_its_place() {
     let build = |rule: &str| {
-        holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow udp from any to any", rule] })).err()
+        holdfast_functions::catalog::build(
+            "firewall",
+            &json!({ "rules": ["allow udp from any to any", rule] }),
+        )
+        .err()
     };
     let error = build("permit tcp from any to any").expect("no such action");
     assert_eq!((error.path.as_str(), error.offset), ("rules[1]", Some(0)));

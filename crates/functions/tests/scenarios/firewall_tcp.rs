@@ -92,9 +92,19 @@ pub(crate) fn a_connection_from_its_first_segment_to_its_last() {
 #[test]
 fn only_a_syn_opens() {
     let mut talk = Conversation::new();
-    for flags in
-        ["", "ACK", "FIN", "RST", "PSH", "URG", "SYN ACK", "SYN FIN", "SYN RST", "FIN PSH URG", "SYN ACK FIN RST PSH URG"]
-    {
+    for flags in [
+        "",
+        "ACK",
+        "FIN",
+        "RST",
+        "PSH",
+        "URG",
+        "SYN ACK",
+        "SYN FIN",
+        "SYN RST",
+        "FIN PSH URG",
+        "SYN ACK FIN RST PSH URG",
+    ] {
         match flags.contains("RST") {
             true => talk.client_drops(flags),
             false => talk.0.rejects(&format!("tcp {CLIENT} {flags}"), StateInvalid),
@@ -109,9 +119,18 @@ fn only_a_syn_opens() {
 #[test]
 fn impossible_flags_are_refused_inside_a_connection() {
     let mut talk = Conversation::established();
-    for flags in
-        ["", "PSH", "URG", "FIN", "FIN PSH URG", "SYN FIN", "SYN RST", "SYN ACK FIN RST PSH URG", "SYN FIN ACK", "SYN RST ACK"]
-    {
+    for flags in [
+        "",
+        "PSH",
+        "URG",
+        "FIN",
+        "FIN PSH URG",
+        "SYN FIN",
+        "SYN RST",
+        "SYN ACK FIN RST PSH URG",
+        "SYN FIN ACK",
+        "SYN RST ACK",
+    ] {
         talk.client_drops(&format!("{flags} seq 101 ack 501"));
         talk.server_drops(&format!("{flags} seq 501 ack 101"));
     }
@@ -699,7 +718,10 @@ fn what_was_forgotten_has_a_bound() {
         let remembered = talk.0.remember();
         talk.0.set_back(remembered.clone(), FORGOTTEN);
         let farthest = own + seen + window;
-        talk.0.drops(&format!("tcp {side} ACK seq {} ack {theirs} len 1", farthest + 1), StateInvalid);
+        talk.0.drops(
+            &format!("tcp {side} ACK seq {} ack {theirs} len 1", farthest + 1),
+            StateInvalid,
+        );
         talk.0.drops(&format!("tcp {side} RST seq {}", farthest + 1), StateInvalid);
         talk.0.drops(&format!("tcp {side} ACK seq {own} ack {}", theirs + seen + 1), StateInvalid);
         talk.0.unchanged(&format!("tcp {side} ACK seq {farthest} ack {theirs} len 1"));
@@ -707,14 +729,35 @@ fn what_was_forgotten_has_a_bound() {
         // limit.
         talk.0.set_back(remembered, FORGOTTEN);
         talk.0.unchanged(&format!("tcp {other} ACK seq {theirs} ack {} win 1000", own + seen));
-        talk.0.drops(&format!("tcp {side} ACK seq {} ack {theirs} len 1", own + seen + 1001), StateInvalid);
-        talk.0.unchanged(&format!("tcp {side} ACK seq {} ack {} win 500", own + seen, theirs + 5000));
-        talk.0.drops(&format!("tcp {other} ACK seq {} ack {} len 1", theirs + 5501, own + seen), StateInvalid);
+        talk.0.drops(
+            &format!("tcp {side} ACK seq {} ack {theirs} len 1", own + seen + 1001),
+            StateInvalid,
+        );
+        talk.0.unchanged(&format!(
+            "tcp {side} ACK seq {} ack {} win 500",
+            own + seen,
+            theirs + 5000
+        ));
+        talk.0.drops(
+            &format!("tcp {other} ACK seq {} ack {} len 1", theirs + 5501, own + seen),
+            StateInvalid,
+        );
         // All forgotten data is accounted for: the next acknowledgement must cover sent
         // data, as usual.
-        talk.0.drops(&format!("tcp {other} ACK seq {} ack {} win 1000", theirs + 5000, own + seen + 1), StateInvalid);
-        talk.0.unchanged(&format!("tcp {side} ACK seq {} ack {} len 1000", own + seen, theirs + 5000));
-        talk.0.unchanged(&format!("tcp {other} ACK seq {} ack {} win 1000", theirs + 5000, own + seen + 1000));
+        talk.0.drops(
+            &format!("tcp {other} ACK seq {} ack {} win 1000", theirs + 5000, own + seen + 1),
+            StateInvalid,
+        );
+        talk.0.unchanged(&format!(
+            "tcp {side} ACK seq {} ack {} len 1000",
+            own + seen,
+            theirs + 5000
+        ));
+        talk.0.unchanged(&format!(
+            "tcp {other} ACK seq {} ack {} win 1000",
+            theirs + 5000,
+            own + seen + 1000
+        ));
     }
 }
 

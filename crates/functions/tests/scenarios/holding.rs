@@ -10,21 +10,26 @@ use crate::bench::{Bench, holds};
 use holdfast_functions::catalog;
 use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{
-    Bound, Chain, ConfigError, Context, Counted, DropReason, Function, Gauge, Lease, Leased, NetworkFunction, Open, Opening,
-    Packet, Pool, Verdict,
+    Bound, Chain, ConfigError, Context, Counted, DropReason, Function, Gauge, Lease, Leased,
+    NetworkFunction, Open, Opening, Packet, Pool, Verdict,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// A function, a configuration of it, and whether flows have holdings then.
 fn rows() -> Vec<(&'static str, Value, bool)> {
-    let pool = json!({ "pool": ["198.51.100.4"], "publish": ["udp 198.51.100.4:5000 -> 10.0.0.9:53"] });
+    let pool =
+        json!({ "pool": ["198.51.100.4"], "publish": ["udp 198.51.100.4:5000 -> 10.0.0.9:53"] });
     let backends = ["198.51.100.11:80", "198.51.100.12:80"];
     vec![
         ("firewall", json!({ "default": "allow" }), false),
         ("nat", pool, true),
         ("load_balancer", json!({ "virtual": "203.0.113.10:80", "backends": backends }), true),
-        ("load_balancer", json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": "maglev" }), true),
+        (
+            "load_balancer",
+            json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": "maglev" }),
+            true,
+        ),
         ("monitor", json!({}), false),
         ("forward", json!({}), false),
         ("packet_limit", json!({ "packets": 3 }), false),
@@ -43,7 +48,8 @@ fn packets() -> Vec<String> {
         "udp [2001:db8::1]:5 > [2001:db8::2]:53",
         "gre 10.0.0.2 > 203.0.113.10",
     ];
-    let web = (0..5).map(|host| format!("tcp 10.0.0.{}:1000 > 203.0.113.10:80 SYN seq 1", 2 + host));
+    let web =
+        (0..5).map(|host| format!("tcp 10.0.0.{}:1000 > 203.0.113.10:80 SYN seq 1", 2 + host));
     let names = (0..5).map(|port| format!("udp 10.0.0.2:{} > 203.0.113.20:53", 2000 + port));
     fixed.into_iter().map(str::to_owned).chain(web).chain(names).collect()
 }
@@ -70,7 +76,11 @@ fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) {
     assert_eq!(first.books(), held, "packets of flows that live change nothing");
 
     second.takes_over(&mut first, true);
-    assert_eq!((first.books(), second.books()), (nothing.clone(), held.clone()), "the flows have moved");
+    assert_eq!(
+        (first.books(), second.books()),
+        (nothing.clone(), held.clone()),
+        "the flows have moved"
+    );
     say(&mut second, all);
     assert_eq!(second.books(), held, "packets of flows that came change nothing");
 
@@ -86,8 +96,12 @@ fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) {
         numbers.sort_unstable();
         numbers
     };
-    let adopted = numbers(&adopted, |effect| if let PoolEffect::Adopted(number) = effect { Some(*number) } else { None });
-    let returned = numbers(&third.effects(), |effect| if let PoolEffect::Return(number) = effect { Some(*number) } else { None });
+    let adopted = numbers(&adopted, |effect| {
+        if let PoolEffect::Adopted(number) = effect { Some(*number) } else { None }
+    });
+    let returned = numbers(&third.effects(), |effect| {
+        if let PoolEffect::Return(number) = effect { Some(*number) } else { None }
+    });
     assert_eq!(adopted, returned, "what came is returned, each number once");
 
     // The recount follows the loss of a flow: the others name their holdings.
@@ -109,7 +123,10 @@ fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) {
 #[test]
 fn what_flows_hold_is_theirs_from_beginning_to_end() {
     for (name, config, is_something) in rows() {
-        check(&|| catalog::build(name, &config).unwrap_or_else(|error| panic!("{name}: {error}")), is_something);
+        check(
+            &|| catalog::build(name, &config).unwrap_or_else(|error| panic!("{name}: {error}")),
+            is_something,
+        );
     }
 }
 
@@ -168,7 +185,13 @@ impl<const CARELESS: bool> NetworkFunction for Keeper<CARELESS> {
         }
     }
 
-    fn process(&self, _packet: &mut Packet, flow: &mut Keeping, _shared: &mut Store, _cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        _packet: &mut Packet,
+        flow: &mut Keeping,
+        _shared: &mut Store,
+        _cx: &mut Context,
+    ) -> Verdict {
         flow.packets += 1;
         if CARELESS && flow.packets == 2 {
             *flow = Keeping::default();

@@ -22,7 +22,8 @@ fn balancer(policy: &str, backends: usize) -> Bench {
 fn spread(bench: &mut Bench, ports: std::ops::Range<u16>) -> BTreeMap<SocketAddr, usize> {
     let mut counts = BTreeMap::new();
     for port in ports {
-        let (_, backend) = bench.passes(&format!("tcp 192.0.2.{}:{port} > {VIRTUAL} SYN seq 1", port % 250 + 1));
+        let (_, backend) =
+            bench.passes(&format!("tcp 192.0.2.{}:{port} > {VIRTUAL} SYN seq 1", port % 250 + 1));
         *counts.entry(backend).or_insert(0) += 1;
     }
     counts
@@ -72,8 +73,13 @@ fn least_load_evens_out_live_connections() {
 pub(crate) fn only_a_syn_opens_a_connection() {
     for policy in ["least_load", "maglev"] {
         let mut bench = balancer(policy, 2);
-        for flags in ["", "ACK", "FIN", "FIN ACK", "RST", "RST ACK", "PSH", "SYN ACK", "SYN FIN", "SYN RST"] {
-            bench.drops(&format!("tcp 192.0.2.1:4000 > {VIRTUAL} {flags} seq 1 ack 1"), StateInvalid);
+        for flags in
+            ["", "ACK", "FIN", "FIN ACK", "RST", "RST ACK", "PSH", "SYN ACK", "SYN FIN", "SYN RST"]
+        {
+            bench.drops(
+                &format!("tcp 192.0.2.1:4000 > {VIRTUAL} {flags} seq 1 ack 1"),
+                StateInvalid,
+            );
         }
         assert_eq!((bench.flows(), bench.gauge()), (0, vec![0, 0]));
     }
@@ -96,8 +102,12 @@ fn connections_live_by_their_state() {
     assert_eq!(bench.flows(), 1);
     bench.wait(2);
     assert_eq!((bench.flows(), bench.gauge()), (0, vec![0]));
-    let timeouts = json!({ "virtual": VIRTUAL, "backends": ["10.1.0.1:80"], "timeouts": { "udp": 0 } });
-    assert_eq!(holdfast_functions::catalog::build("load_balancer", &timeouts).err().expect("refused").path, "timeouts.udp");
+    let timeouts =
+        json!({ "virtual": VIRTUAL, "backends": ["10.1.0.1:80"], "timeouts": { "udp": 0 } });
+    assert_eq!(
+        holdfast_functions::catalog::build("load_balancer", &timeouts).err().expect("refused").path,
+        "timeouts.udp"
+    );
 }
 
 /// Maglev: shares are even within a few per cent over many connections, and two boxes
@@ -186,10 +196,18 @@ pub(crate) fn errors_towards_the_client_are_translated() {
     let mut bench = balancer("least_load", 1);
     bench.passes(&format!("tcp 192.0.2.1:4000 > {VIRTUAL} SYN seq 1"));
     for cut in ["cut 28", ""] {
-        let as_seen = format!("too-big quoting {cut} tcp 192.0.2.1:4000 > 10.1.0.1:8080 ACK seq 2 len 60");
-        let as_sent = format!("too-big quoting {cut} tcp 192.0.2.1:4000 > {VIRTUAL} ACK seq 2 len 60");
-        bench.becomes(&format!("icmp 10.1.9.9 > 192.0.2.1 {as_seen}"), &format!("icmp 10.1.9.9 > 192.0.2.1 {as_sent}"));
-        bench.becomes(&format!("icmp 10.1.0.1 > 192.0.2.1 {as_seen}"), &format!("icmp 203.0.113.10 > 192.0.2.1 {as_sent}"));
+        let as_seen =
+            format!("too-big quoting {cut} tcp 192.0.2.1:4000 > 10.1.0.1:8080 ACK seq 2 len 60");
+        let as_sent =
+            format!("too-big quoting {cut} tcp 192.0.2.1:4000 > {VIRTUAL} ACK seq 2 len 60");
+        bench.becomes(
+            &format!("icmp 10.1.9.9 > 192.0.2.1 {as_seen}"),
+            &format!("icmp 10.1.9.9 > 192.0.2.1 {as_sent}"),
+        );
+        bench.becomes(
+            &format!("icmp 10.1.0.1 > 192.0.2.1 {as_seen}"),
+            &format!("icmp 203.0.113.10 > 192.0.2.1 {as_sent}"),
+        );
     }
 }
 
@@ -212,7 +230,8 @@ fn errors_towards_the_backend_are_translated() {
 fn ipv6_errors_are_translated_both_ways() {
     let config = json!({ "virtual": "[2001:db8::10]:80", "backends": ["[2001:db8:1::1]:8080"] });
     let mut bench = Bench::new(&[("load_balancer", config)]);
-    let (client, seen, backend) = ("[2001:db8:9::1]:5", "[2001:db8::10]:80", "[2001:db8:1::1]:8080");
+    let (client, seen, backend) =
+        ("[2001:db8:9::1]:5", "[2001:db8::10]:80", "[2001:db8:1::1]:8080");
     bench.passes(&format!("tcp {client} > {seen} SYN seq 1"));
     for cut in ["cut 48", "cut 61", ""] {
         for kind in ["too-big", "unreachable", "exceeded"] {
@@ -244,9 +263,15 @@ pub(crate) fn errors_ask_for_no_impossible_mtu() {
         let mut bench = Bench::new(&[("load_balancer", config)]);
         bench.passes(&format!("tcp {client} > {seen} SYN seq 1"));
         let ip = |end: &str| end.parse::<SocketAddr>().expect("an end").ip();
-        for (mtu, passes) in [(0, least == 68), (1, false), (least - 1, false), (least, true), (1400, true)] {
+        for (mtu, passes) in
+            [(0, least == 68), (1, false), (least - 1, false), (least, true), (1400, true)]
+        {
             let errors = [
-                format!("icmp {} > {} too-big mtu {mtu} quoting tcp {seen} > {client} ACK seq 8 len 61", ip(client), ip(seen)),
+                format!(
+                    "icmp {} > {} too-big mtu {mtu} quoting tcp {seen} > {client} ACK seq 8 len 61",
+                    ip(client),
+                    ip(seen)
+                ),
                 format!(
                     "icmp {} > {} too-big mtu {mtu} quoting tcp {client} > {backend} ACK seq 2 len 61",
                     ip(backend),

@@ -12,8 +12,12 @@ fn nat() -> Bench {
 /// Opens a flow from 10.0.0.2:1000 and returns its outside port.
 fn open(bench: &mut Bench, protocol: &str) -> u16 {
     let flags = if protocol == "tcp" { "SYN seq 1" } else { "len 3" };
-    let (source, destination) = bench.passes(&format!("{protocol} 10.0.0.2:1000 > 203.0.113.10:80 {flags}"));
-    assert_eq!((source.ip().to_string(), destination.to_string()), ("198.51.100.4".to_owned(), "203.0.113.10:80".to_owned()));
+    let (source, destination) =
+        bench.passes(&format!("{protocol} 10.0.0.2:1000 > 203.0.113.10:80 {flags}"));
+    assert_eq!(
+        (source.ip().to_string(), destination.to_string()),
+        ("198.51.100.4".to_owned(), "203.0.113.10:80".to_owned())
+    );
     source.port()
 }
 
@@ -71,7 +75,14 @@ pub(crate) fn a_udp_checksum_never_turns_into_none() {
         let header = etherparse::UdpHeader::with_ipv4_checksum(
             1000,
             80,
-            &etherparse::Ipv4Header::new(10, 64, etherparse::IpNumber::UDP, [10, 0, 0, 2], [203, 0, 113, 10]).expect("fits"),
+            &etherparse::Ipv4Header::new(
+                10,
+                64,
+                etherparse::IpNumber::UDP,
+                [10, 0, 0, 2],
+                [203, 0, 113, 10],
+            )
+            .expect("fits"),
             &data.to_be_bytes(),
         );
         frame[40..42].copy_from_slice(&header.expect("fits").checksum.to_be_bytes());
@@ -124,7 +135,10 @@ pub(crate) fn no_other_message_is_translated_as_the_reply() {
     let id = bench.passes("icmp 10.0.0.2 > 203.0.113.10 echo id 7 seq 1 len 56").0.port();
     for kind in 1..=255 {
         let reason = if [3, 4, 5, 11, 12].contains(&kind) { StateInvalid } else { NoMapping };
-        bench.drops(&format!("icmp 203.0.113.10 > 198.51.100.4 type {kind} id {id} seq 1 len 56"), reason);
+        bench.drops(
+            &format!("icmp 203.0.113.10 > 198.51.100.4 type {kind} id {id} seq 1 len 56"),
+            reason,
+        );
     }
     assert_eq!(bench.flows(), 1);
     bench.becomes(
@@ -138,12 +152,22 @@ pub(crate) fn no_other_message_is_translated_as_the_reply() {
 #[test]
 pub(crate) fn errors_from_outside_are_translated_with_what_they_quote() {
     for protocol in ["tcp", "udp"] {
-        for (kind, cut) in [("exceeded", "cut 28"), ("too-big", "cut 40"), ("unreachable", "cut 31"), ("too-big", "")] {
+        for (kind, cut) in [
+            ("exceeded", "cut 28"),
+            ("too-big", "cut 40"),
+            ("unreachable", "cut 31"),
+            ("too-big", ""),
+        ] {
             let mut bench = nat();
             let port = open(&mut bench, protocol);
-            let quoted = |source: String| format!("quoting {cut} {protocol} {source} > 203.0.113.10:80 len 100");
+            let quoted = |source: String| {
+                format!("quoting {cut} {protocol} {source} > 203.0.113.10:80 len 100")
+            };
             bench.becomes(
-                &format!("icmp 192.0.2.9 > 198.51.100.4 {kind} {}", quoted(format!("198.51.100.4:{port}"))),
+                &format!(
+                    "icmp 192.0.2.9 > 198.51.100.4 {kind} {}",
+                    quoted(format!("198.51.100.4:{port}"))
+                ),
                 &format!("icmp 192.0.2.9 > 10.0.0.2 {kind} {}", quoted("10.0.0.2:1000".to_owned())),
             );
         }
@@ -198,10 +222,16 @@ fn quoted_pings_and_datagrams_without_a_checksum_are_translated() {
 pub(crate) fn options_and_extensions_in_errors_are_no_ports() {
     let mut bench = nat();
     let port = open(&mut bench, "udp");
-    for around in ["options 4", "options 40", "behind 12", "options 8 behind 90", "options 8 cut 36"] {
-        let quoted = |source: String| format!("quoting {around} udp {source} > 203.0.113.10:80 len 60");
+    for around in
+        ["options 4", "options 40", "behind 12", "options 8 behind 90", "options 8 cut 36"]
+    {
+        let quoted =
+            |source: String| format!("quoting {around} udp {source} > 203.0.113.10:80 len 60");
         bench.becomes(
-            &format!("icmp 192.0.2.9 > 198.51.100.4 exceeded {}", quoted(format!("198.51.100.4:{port}"))),
+            &format!(
+                "icmp 192.0.2.9 > 198.51.100.4 exceeded {}",
+                quoted(format!("198.51.100.4:{port}"))
+            ),
             &format!("icmp 192.0.2.9 > 10.0.0.2 exceeded {}", quoted("10.0.0.2:1000".to_owned())),
         );
     }
@@ -256,10 +286,18 @@ pub(crate) fn damaged_errors_are_dropped() {
             frame
         };
         for at in quoted..quoted + 20 {
-            assert!(bench.send_unchecked(&with_quote_damaged_at(at)).is_err(), "quoted byte {} of `{error}`", at - quoted);
+            assert!(
+                bench.send_unchecked(&with_quote_damaged_at(at)).is_err(),
+                "quoted byte {} of `{error}`",
+                at - quoted
+            );
         }
         for at in quoted + 26..frame.len() {
-            assert!(bench.send_unchecked(&with_quote_damaged_at(at)).is_ok(), "quoted byte {} of `{error}`", at - quoted);
+            assert!(
+                bench.send_unchecked(&with_quote_damaged_at(at)).is_ok(),
+                "quoted byte {} of `{error}`",
+                at - quoted
+            );
         }
     }
     assert_eq!(bench.flows(), 1);
@@ -281,8 +319,10 @@ pub(crate) fn errors_neither_end_nor_keep_a_mapping() {
         }
     };
     let port = open(&mut bench, "udp");
-    let (sent, answer) =
-        (format!("udp 198.51.100.4:{port} > 203.0.113.10:80 len 9"), "udp 203.0.113.10:80 > 10.0.0.2:1000 len 9");
+    let (sent, answer) = (
+        format!("udp 198.51.100.4:{port} > 203.0.113.10:80 len 9"),
+        "udp 203.0.113.10:80 > 10.0.0.2:1000 len 9",
+    );
     bench.passes(&format!("udp 203.0.113.10:80 > 198.51.100.4:{port} len 9"));
     complain(&mut bench, "198.51.100.4", &sent, answer);
     bench.wait(299);
@@ -310,7 +350,10 @@ pub(crate) fn errors_neither_end_nor_keep_a_mapping() {
     let sent = format!("icmp 198.51.100.4 > 203.0.113.10 echo id {id}");
     complain(&mut bench, "198.51.100.4", &sent, "icmp 203.0.113.10 > 10.0.0.2 reply id 7");
     bench.wait(59);
-    bench.becomes(&format!("icmp 203.0.113.10 > 198.51.100.4 reply id {id}"), "icmp 203.0.113.10 > 10.0.0.2 reply id 7");
+    bench.becomes(
+        &format!("icmp 203.0.113.10 > 198.51.100.4 reply id {id}"),
+        "icmp 203.0.113.10 > 10.0.0.2 reply id 7",
+    );
     bench.wait(59);
     complain(&mut bench, "198.51.100.4", &sent, "icmp 203.0.113.10 > 10.0.0.2 reply id 7");
     bench.wait(2);
@@ -323,7 +366,10 @@ pub(crate) fn errors_neither_end_nor_keep_a_mapping() {
 pub(crate) fn either_side_keeps_a_mapping() {
     let mut bench = nat();
     let port = open(&mut bench, "udp");
-    let (there, back) = ("udp 10.0.0.2:1000 > 203.0.113.10:80".to_owned(), format!("udp 203.0.113.10:80 > 198.51.100.4:{port}"));
+    let (there, back) = (
+        "udp 10.0.0.2:1000 > 203.0.113.10:80".to_owned(),
+        format!("udp 203.0.113.10:80 > 198.51.100.4:{port}"),
+    );
     for packet in [&back, &there, &there, &back, &back, &there] {
         bench.wait(299);
         bench.passes(packet);
@@ -373,10 +419,20 @@ fn errors_about_nothing_known_are_dropped() {
         "garbage len 3".to_owned(),
         format!("cut 22 udp 198.51.100.4:{port} > 203.0.113.10:80"),
     ] {
-        bench.drops(&format!("icmp 192.0.2.9 > 198.51.100.4 unreachable quoting {quoted}"), StateInvalid);
+        bench.drops(
+            &format!("icmp 192.0.2.9 > 198.51.100.4 unreachable quoting {quoted}"),
+            StateInvalid,
+        );
     }
-    for quoted in ["udp 203.0.113.10:80 > 10.0.0.2:1001", "udp 10.0.0.2:1000 > 203.0.113.10:80", "garbage len 40"] {
-        bench.drops(&format!("icmp 10.0.0.2 > 203.0.113.10 unreachable quoting {quoted}"), StateInvalid);
+    for quoted in [
+        "udp 203.0.113.10:80 > 10.0.0.2:1001",
+        "udp 10.0.0.2:1000 > 203.0.113.10:80",
+        "garbage len 40",
+    ] {
+        bench.drops(
+            &format!("icmp 10.0.0.2 > 203.0.113.10 unreachable quoting {quoted}"),
+            StateInvalid,
+        );
     }
 }
 
@@ -386,9 +442,11 @@ fn errors_about_nothing_known_are_dropped() {
 /// an error about a reply goes to the reply's sender.
 #[test]
 pub(crate) fn errors_that_are_not_the_flows_are_not_delivered() {
-    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"], "inside": ["10.0.0.0/8"] }))]);
+    let mut bench =
+        Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"], "inside": ["10.0.0.0/8"] }))]);
     let outside = bench.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1").0;
-    let other = if outside.ip().to_string() == "198.51.100.4" { "198.51.100.5" } else { "198.51.100.4" };
+    let other =
+        if outside.ip().to_string() == "198.51.100.4" { "198.51.100.5" } else { "198.51.100.4" };
     let quoted = format!("quoting cut 28 tcp {outside} > 203.0.113.10:80 seq 1");
     for to in [other, "10.0.0.2", "10.0.0.9", "203.0.113.99", "192.0.2.1"] {
         bench.drops(&format!("icmp 192.0.2.9 > {to} unreachable {quoted}"), StateInvalid);
@@ -396,7 +454,10 @@ pub(crate) fn errors_that_are_not_the_flows_are_not_delivered() {
     for kind in ["redirect", "quench", "too-big mtu 67", "too-big mtu 1"] {
         bench.drops(&format!("icmp 192.0.2.9 > {} {kind} {quoted}", outside.ip()), StateInvalid);
     }
-    bench.drops("icmp 10.0.0.2 > 203.0.113.11 unreachable quoting tcp 203.0.113.10:80 > 10.0.0.2:1000", StateInvalid);
+    bench.drops(
+        "icmp 10.0.0.2 > 203.0.113.11 unreachable quoting tcp 203.0.113.10:80 > 10.0.0.2:1000",
+        StateInvalid,
+    );
     for mtu in [0, 68] {
         bench.becomes(
             &format!("icmp 192.0.2.9 > {} too-big mtu {mtu} {quoted}", outside.ip()),
@@ -483,7 +544,10 @@ pub(crate) fn without_inside_private_and_shared_sources_are_translated() {
 /// never translated again.
 #[test]
 fn an_outside_address_is_never_inside() {
-    for config in [json!({ "pool": ["10.9.0.4/32"] }), json!({ "pool": ["10.9.0.4/32"], "inside": ["10.0.0.0/8"] })] {
+    for config in [
+        json!({ "pool": ["10.9.0.4/32"] }),
+        json!({ "pool": ["10.9.0.4/32"], "inside": ["10.0.0.0/8"] }),
+    ] {
         let mut bench = Bench::new(&[("nat", config)]);
         assert_eq!(bench.passes("udp 10.0.0.2:5 > 203.0.113.10:53").0.ip().to_string(), "10.9.0.4");
         bench.drops("udp 10.9.0.4:5 > 203.0.113.10:53", NoMapping);
@@ -517,7 +581,8 @@ fn later_fragments_get_the_address_alone() {
 /// from the bytes at the header's place.
 #[test]
 pub(crate) fn a_later_fragment_opens_no_mapping() {
-    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "1024-1279" }))]);
+    let mut bench =
+        Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "1024-1279" }))]);
     for port in 0..256 {
         bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:80", 2000 + port));
     }

@@ -24,7 +24,9 @@ pub(crate) fn every_flow_has_a_port_to_itself() {
     let mut bench = small();
     let mut seen = BTreeSet::new();
     for port in 0..256 {
-        seen.insert(bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0.port());
+        seen.insert(
+            bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0.port(),
+        );
     }
     assert_eq!(seen, (5000..=5255).collect());
 }
@@ -33,10 +35,13 @@ pub(crate) fn every_flow_has_a_port_to_itself() {
 /// first packet of such a flow is non-deterministic.
 #[test]
 pub(crate) fn random_ports_are_in_no_order() {
-    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "random 5000-6023" }))]);
+    let mut bench =
+        Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "random 5000-6023" }))]);
     let mut seen = Vec::new();
     for port in 0..1024 {
-        seen.push(bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0.port());
+        seen.push(
+            bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0.port(),
+        );
         assert!(bench.nondeterministic);
         bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port));
         assert!(!bench.nondeterministic, "the mapping is there: nothing is drawn");
@@ -50,8 +55,14 @@ pub(crate) fn random_ports_are_in_no_order() {
 /// accepted.
 #[test]
 fn what_ports_may_say() {
-    let build = |ports: &str| holdfast_functions::catalog::build("nat", &json!({ "pool": ["198.51.100.4/32"], "ports": ports }));
-    for right in ["random", "random 1024-65535", "5000-5255", "sequential", "sequential 5000-5255"] {
+    let build = |ports: &str| {
+        holdfast_functions::catalog::build(
+            "nat",
+            &json!({ "pool": ["198.51.100.4/32"], "ports": ports }),
+        )
+    };
+    for right in ["random", "random 1024-65535", "5000-5255", "sequential", "sequential 5000-5255"]
+    {
         assert!(build(right).is_ok(), "{right}");
     }
     for wrong in [
@@ -66,7 +77,10 @@ fn what_ports_may_say() {
         "sequential random",
     ] {
         let error = build(wrong).err().unwrap_or_else(|| panic!("`{wrong}` is taken"));
-        assert!(error.path == "ports" && error.message.contains("`random 1024-65535`"), "{error:?}");
+        assert!(
+            error.path == "ports" && error.message.contains("`random 1024-65535`"),
+            "{error:?}"
+        );
     }
 }
 
@@ -87,8 +101,14 @@ pub(crate) fn an_empty_pool_refuses_new_flows_and_harms_none() {
         bench.drops(packet, PoolEmpty);
     }
     assert_eq!(bench.flows(), 256);
-    bench.becomes("udp 10.0.0.2:1999 > 203.0.113.10:53 len 9", &format!("udp {first} > 203.0.113.10:53 len 9"));
-    bench.becomes(&format!("udp 203.0.113.10:53 > {first} len 9"), "udp 203.0.113.10:53 > 10.0.0.2:1999 len 9");
+    bench.becomes(
+        "udp 10.0.0.2:1999 > 203.0.113.10:53 len 9",
+        &format!("udp {first} > 203.0.113.10:53 len 9"),
+    );
+    bench.becomes(
+        &format!("udp 203.0.113.10:53 > {first} len 9"),
+        "udp 203.0.113.10:53 > 10.0.0.2:1999 len 9",
+    );
 }
 
 /// Flows end, and all their ports can be leased again.
@@ -113,7 +133,10 @@ fn a_port_comes_back_when_a_later_function_refuses_the_flow() {
     ]);
     bench.passes("udp 10.0.0.2:1000 > 203.0.113.10:53");
     for port in 2000..2600 {
-        bench.drops(&format!("udp 10.0.0.2:{port} > 203.0.113.10:54"), holdfast_wire::DropReason::PolicyDenied);
+        bench.drops(
+            &format!("udp 10.0.0.2:{port} > 203.0.113.10:54"),
+            holdfast_wire::DropReason::PolicyDenied,
+        );
     }
     assert_eq!((bench.flows(), bench.free_ports()), (1, 255));
 }
@@ -122,7 +145,8 @@ fn a_port_comes_back_when_a_later_function_refuses_the_flow() {
 /// gets another one after that.
 #[test]
 pub(crate) fn a_host_keeps_its_outside_address() {
-    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/30"], "ports": "5000-5255" }))]);
+    let mut bench =
+        Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/30"], "ports": "5000-5255" }))]);
     // All blocks are at hand only after enough flows have asked for them.
     for port in 0..1024 {
         bench.passes(&format!("udp 10.{}.0.3:{} > 203.0.113.10:53", port % 200, 2000 + port));
@@ -130,12 +154,16 @@ pub(crate) fn a_host_keeps_its_outside_address() {
     bench.wait(301);
     assert_eq!(bench.free_ports(), 1024);
     for host in ["10.0.0.2", "10.0.0.7", "172.16.3.4"] {
-        let addresses: BTreeSet<_> =
-            (0..80).map(|port| bench.passes(&format!("udp {host}:{} > 203.0.113.10:53", 2000 + port)).0.ip()).collect();
+        let addresses: BTreeSet<_> = (0..80)
+            .map(|port| {
+                bench.passes(&format!("udp {host}:{} > 203.0.113.10:53", 2000 + port)).0.ip()
+            })
+            .collect();
         assert_eq!(addresses.len(), 1, "{host} has {addresses:?}");
         bench.wait(301);
     }
-    let mut address = |port: u16| bench.passes(&format!("udp 10.0.0.2:{port} > 203.0.113.10:53")).0.ip();
+    let mut address =
+        |port: u16| bench.passes(&format!("udp 10.0.0.2:{port} > 203.0.113.10:53")).0.ip();
     let first = address(2000);
     assert!((2001..2256).all(|port| address(port) == first));
     assert!((2256..2300).all(|port| address(port) != first), "256 ports are on the first address");
@@ -148,11 +176,16 @@ pub(crate) fn a_pool_may_be_scattered() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": pool, "ports": "5000-5255" }))]);
     let mut outside = BTreeSet::new();
     for port in 0..1024 {
-        let source = bench.passes(&format!("udp 10.{}.0.3:{} > 203.0.113.10:53", port % 200, 2000 + port)).0;
+        let source =
+            bench.passes(&format!("udp 10.{}.0.3:{} > 203.0.113.10:53", port % 200, 2000 + port)).0;
         assert!(outside.insert(source), "{source} is somebody else's");
     }
-    let addresses: BTreeSet<String> = outside.into_iter().map(|source| source.ip().to_string()).collect();
-    assert_eq!(addresses.into_iter().collect::<Vec<_>>(), ["192.0.2.64", "198.51.100.4", "198.51.100.5", "203.0.113.200"]);
+    let addresses: BTreeSet<String> =
+        outside.into_iter().map(|source| source.ip().to_string()).collect();
+    assert_eq!(
+        addresses.into_iter().collect::<Vec<_>>(),
+        ["192.0.2.64", "198.51.100.4", "198.51.100.5", "203.0.113.200"]
+    );
 }
 
 /// TCP mappings live for hours when established (RFC 5382, REQ-5), and minutes before and
@@ -245,9 +278,18 @@ pub(crate) fn a_reset_with_a_wrong_number_shortens_nothing() {
     let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 100").0;
     bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 500 ack 101"));
     bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 101 ack 501");
-    for wrong in ["RST seq 500", "RST seq 0", "RST seq 90000", "RST ACK seq 4000000000 ack 101", "RST seq 30000"] {
+    for wrong in [
+        "RST seq 500",
+        "RST seq 0",
+        "RST seq 90000",
+        "RST ACK seq 4000000000 ack 101",
+        "RST seq 30000",
+    ] {
         bench.passes(&format!("tcp 203.0.113.10:80 > {outside} {wrong}"));
-        bench.passes(&format!("tcp 10.0.0.2:1 > 203.0.113.10:80 {}", wrong.replace("seq 500", "seq 100")));
+        bench.passes(&format!(
+            "tcp 10.0.0.2:1 > 203.0.113.10:80 {}",
+            wrong.replace("seq 500", "seq 100")
+        ));
     }
     assert_eq!(bench.state(), "established");
     bench.wait(7000);
@@ -262,7 +304,9 @@ pub(crate) fn a_reset_with_a_wrong_number_shortens_nothing() {
 #[test]
 pub(crate) fn resets_that_change_nothing_keep_no_mapping() {
     let mut bench = small();
-    for (from, wait, state) in [("inside", 7439, "established"), ("outside", 7439, "established"), ("both", 239, "reset")] {
+    for (from, wait, state) in
+        [("inside", 7439, "established"), ("outside", 7439, "established"), ("both", 239, "reset")]
+    {
         let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 100").0;
         bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 500 ack 101"));
         bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 101 ack 501");
@@ -272,7 +316,8 @@ pub(crate) fn resets_that_change_nothing_keep_no_mapping() {
         bench.wait(wait);
         // Outside the window, inside it, and at the next expected byte of a connection
         // that is over.
-        for reset in ["RST seq 90000", "RST seq 30000", "RST ACK seq 30000 ack 501", "RST seq 101"] {
+        for reset in ["RST seq 90000", "RST seq 30000", "RST ACK seq 30000 ack 501", "RST seq 101"]
+        {
             let is_end = reset.ends_with("101") && state != "reset";
             if from != "outside" && !is_end {
                 bench.passes(&format!("tcp 10.0.0.2:1 > 203.0.113.10:80 {reset}"));
@@ -292,7 +337,20 @@ pub(crate) fn resets_that_change_nothing_keep_no_mapping() {
 #[test]
 pub(crate) fn only_a_syn_opens_a_mapping() {
     let mut bench = small();
-    for flags in ["", "ACK", "FIN", "FIN ACK", "RST", "RST ACK", "PSH", "URG", "SYN ACK", "SYN FIN", "SYN RST", "FIN PSH URG"] {
+    for flags in [
+        "",
+        "ACK",
+        "FIN",
+        "FIN ACK",
+        "RST",
+        "RST ACK",
+        "PSH",
+        "URG",
+        "SYN ACK",
+        "SYN FIN",
+        "SYN RST",
+        "FIN PSH URG",
+    ] {
         let segment = format!("tcp 10.0.0.2:1 > 203.0.113.10:80 {flags} seq 1 ack 1");
         match flags.contains("RST") {
             true => bench.drops(&segment, StateInvalid),
@@ -326,12 +384,12 @@ pub(crate) fn time_outs_are_options_with_bounds() {
             assert_eq!(error.path, format!("timeouts.{name}"));
             assert!(error.message.contains(&format!("at least {least} s ({source})")), "{error}");
         }
-        let error = build(name, 30 * 86_400 + 1).unwrap_or_else(|| panic!("an absurd `{name}` is taken"));
+        let error =
+            build(name, 30 * 86_400 + 1).unwrap_or_else(|| panic!("an absurd `{name}` is taken"));
         assert!(error.message.contains("at most 2592000 s"), "{error}");
         assert!(build(name, least).is_none() && build(name, 30 * 86_400).is_none());
     }
-    let timeouts =
-        json!({ "tcp_opening": 300, "tcp_established": 8000, "tcp_closing": 250, "udp": 130, "udp_unanswered": 120, "icmp": 70 });
+    let timeouts = json!({ "tcp_opening": 300, "tcp_established": 8000, "tcp_closing": 250, "udp": 130, "udp_unanswered": 120, "icmp": 70 });
     let mut bench = Bench::new(&[("nat", json!({ "pool": pool, "timeouts": timeouts }))]);
     let lives = |bench: &mut Bench, seconds: u64| {
         bench.wait(seconds - 1);
@@ -366,7 +424,9 @@ pub(crate) fn ports_are_random_unless_sequential() {
             config["ports"] = json!(ports);
         }
         let mut bench = Bench::new(&[("nat", config)]);
-        let port = |at: u16| bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + at)).0.port();
+        let port = |at: u16| {
+            bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + at)).0.port()
+        };
         (0..64).map(port).collect::<Vec<u16>>()
     };
     let rises = |ports: &[u16]| ports.windows(2).all(|pair| pair[0] < pair[1]);
@@ -382,7 +442,8 @@ pub(crate) fn ports_are_random_unless_sequential() {
 #[test]
 pub(crate) fn a_busy_small_pool_lets_ports_rest() {
     for ports in ["5000-5255", "sequential 5000-5255"] {
-        let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": ports }))]);
+        let mut bench =
+            Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": ports }))]);
         let keep_alive = |bench: &mut Bench| {
             for port in 0..236 {
                 bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port));
@@ -392,7 +453,10 @@ pub(crate) fn a_busy_small_pool_lets_ports_rest() {
         let mut latest: Vec<u16> = Vec::new();
         for _ in 0..200 {
             let port = bench.passes("tcp 10.0.0.9:7 > 203.0.113.10:80 SYN seq 1").0.port();
-            assert!(!latest.iter().rev().take(10).any(|other| *other == port), "{ports}: {port} after {latest:?}");
+            assert!(
+                !latest.iter().rev().take(10).any(|other| *other == port),
+                "{ports}: {port} after {latest:?}"
+            );
             latest.push(port);
             keep_alive(&mut bench);
             bench.wait(241);

@@ -50,7 +50,10 @@ fn a_published_port_is_reached_from_outside() {
     }
     assert_eq!(bench.flows(), 1);
     // Any client may connect; each connection is a flow.
-    bench.becomes("tcp 192.0.2.1:4000 > 198.51.100.4:2222 SYN", "tcp 192.0.2.1:4000 > 10.0.0.9:22 SYN");
+    bench.becomes(
+        "tcp 192.0.2.1:4000 > 198.51.100.4:2222 SYN",
+        "tcp 192.0.2.1:4000 > 10.0.0.9:22 SYN",
+    );
     assert_eq!(bench.flows(), 2);
 }
 
@@ -94,17 +97,32 @@ fn a_whole_address_is_the_hosts() {
     let mut bench = nat();
     let (host, outside) = ("10.0.0.7", "198.51.100.7");
     for port in [1, 1024, 65_535] {
-        bench.becomes(&format!("tcp 203.0.113.10:9 > {outside}:{port} SYN"), &format!("tcp 203.0.113.10:9 > {host}:{port} SYN"));
-        bench.becomes(&format!("udp {host}:{port} > 203.0.113.11:9"), &format!("udp {outside}:{port} > 203.0.113.11:9"));
-        bench.becomes(&format!("udp 203.0.113.11:9 > {outside}:{port}"), &format!("udp 203.0.113.11:9 > {host}:{port}"));
+        bench.becomes(
+            &format!("tcp 203.0.113.10:9 > {outside}:{port} SYN"),
+            &format!("tcp 203.0.113.10:9 > {host}:{port} SYN"),
+        );
+        bench.becomes(
+            &format!("udp {host}:{port} > 203.0.113.11:9"),
+            &format!("udp {outside}:{port} > 203.0.113.11:9"),
+        );
+        bench.becomes(
+            &format!("udp 203.0.113.11:9 > {outside}:{port}"),
+            &format!("udp 203.0.113.11:9 > {host}:{port}"),
+        );
     }
     for id in [0, 8, 7, 65_535] {
         // A host that is pinged with an identifier may ping with the same.
         for (from, to) in [("203.0.113.10", outside), (host, "203.0.113.10")] {
-            let translated = |address: &str| if address == outside { host.to_owned() } else { address.replace(host, outside) };
+            let translated = |address: &str| {
+                if address == outside { host.to_owned() } else { address.replace(host, outside) }
+            };
             bench.becomes(
                 &format!("icmp {from} > {to} echo id {id} seq 1 len 56"),
-                &format!("icmp {} > {} echo id {id} seq 1 len 56", translated(from), translated(to)),
+                &format!(
+                    "icmp {} > {} echo id {id} seq 1 len 56",
+                    translated(from),
+                    translated(to)
+                ),
             );
         }
         bench.becomes(
@@ -128,8 +146,14 @@ fn a_whole_address_is_the_hosts() {
 #[test]
 fn a_published_end_sends_from_its_outside_end() {
     let mut bench = nat();
-    bench.becomes("udp 10.0.0.9:6003 > 203.0.113.10:53 len 1", "udp 198.51.100.4:5003 > 203.0.113.10:53 len 1");
-    bench.becomes("udp 203.0.113.10:53 > 198.51.100.4:5003 len 2", "udp 203.0.113.10:53 > 10.0.0.9:6003 len 2");
+    bench.becomes(
+        "udp 10.0.0.9:6003 > 203.0.113.10:53 len 1",
+        "udp 198.51.100.4:5003 > 203.0.113.10:53 len 1",
+    );
+    bench.becomes(
+        "udp 203.0.113.10:53 > 198.51.100.4:5003 len 2",
+        "udp 203.0.113.10:53 > 10.0.0.9:6003 len 2",
+    );
     assert_eq!(bench.flows(), 1);
     let other = bench.passes("udp 10.0.0.9:6011 > 203.0.113.10:53 len 1").0;
     assert_eq!(other.ip().to_string(), "198.51.100.4");
@@ -143,7 +167,10 @@ fn a_published_end_sends_from_its_outside_end() {
 pub(crate) fn inside_hosts_reach_what_is_published() {
     let mut bench = nat();
     let (seen, server) = bench.passes("tcp 10.0.0.2:1000 > 198.51.100.4:2222 SYN seq 1");
-    assert_eq!((seen.ip().to_string(), server.to_string()), ("198.51.100.4".to_owned(), "10.0.0.9:22".to_owned()));
+    assert_eq!(
+        (seen.ip().to_string(), server.to_string()),
+        ("198.51.100.4".to_owned(), "10.0.0.9:22".to_owned())
+    );
     bench.becomes(
         &format!("tcp 10.0.0.9:22 > {seen} SYN ACK seq 7 ack 2"),
         "tcp 198.51.100.4:2222 > 10.0.0.2:1000 SYN ACK seq 7 ack 2",
@@ -164,7 +191,11 @@ pub(crate) fn inside_hosts_reach_what_is_published() {
     );
     let held = bench.free_ports();
     bench.wait(2 * 3600 + 241);
-    assert_eq!((bench.flows(), bench.free_ports()), (0, held + 1), "the host's lease is given back");
+    assert_eq!(
+        (bench.flows(), bench.free_ports()),
+        (0, held + 1),
+        "the host's lease is given back"
+    );
 }
 
 /// The same with ping, whose single identifier is the host's inside, and leased outside;
@@ -185,12 +216,30 @@ pub(crate) fn pings_and_published_hosts_hairpin_too() {
         &format!("icmp 10.0.0.7 > 198.51.100.4 exceeded quoting icmp 198.51.100.4 > 10.0.0.7 echo id {id} seq 2 len 5"),
         "icmp 198.51.100.7 > 10.0.0.2 exceeded quoting icmp 10.0.0.2 > 198.51.100.7 echo id 7 seq 2 len 5",
     );
-    bench.becomes("tcp 10.0.0.7:1000 > 198.51.100.4:2222 SYN", "tcp 198.51.100.7:1000 > 10.0.0.9:22 SYN");
-    bench.becomes("tcp 10.0.0.9:22 > 198.51.100.7:1000 SYN ACK ack 1", "tcp 198.51.100.4:2222 > 10.0.0.7:1000 SYN ACK ack 1");
-    bench.becomes("icmp 10.0.0.7 > 198.51.100.7 echo id 8", "icmp 198.51.100.7 > 10.0.0.7 echo id 8");
-    bench.becomes("icmp 10.0.0.7 > 198.51.100.7 reply id 8", "icmp 198.51.100.7 > 10.0.0.7 reply id 8");
-    bench.becomes("tcp 10.0.0.7:1000 > 198.51.100.7:80 SYN", "tcp 198.51.100.7:1000 > 10.0.0.7:80 SYN");
-    bench.becomes("tcp 10.0.0.7:80 > 198.51.100.7:1000 SYN ACK ack 1", "tcp 198.51.100.7:80 > 10.0.0.7:1000 SYN ACK ack 1");
+    bench.becomes(
+        "tcp 10.0.0.7:1000 > 198.51.100.4:2222 SYN",
+        "tcp 198.51.100.7:1000 > 10.0.0.9:22 SYN",
+    );
+    bench.becomes(
+        "tcp 10.0.0.9:22 > 198.51.100.7:1000 SYN ACK ack 1",
+        "tcp 198.51.100.4:2222 > 10.0.0.7:1000 SYN ACK ack 1",
+    );
+    bench.becomes(
+        "icmp 10.0.0.7 > 198.51.100.7 echo id 8",
+        "icmp 198.51.100.7 > 10.0.0.7 echo id 8",
+    );
+    bench.becomes(
+        "icmp 10.0.0.7 > 198.51.100.7 reply id 8",
+        "icmp 198.51.100.7 > 10.0.0.7 reply id 8",
+    );
+    bench.becomes(
+        "tcp 10.0.0.7:1000 > 198.51.100.7:80 SYN",
+        "tcp 198.51.100.7:1000 > 10.0.0.7:80 SYN",
+    );
+    bench.becomes(
+        "tcp 10.0.0.7:80 > 198.51.100.7:1000 SYN ACK ack 1",
+        "tcp 198.51.100.7:80 > 10.0.0.7:1000 SYN ACK ack 1",
+    );
 }
 
 /// Errors about packets to or from a published end are translated with their quoted
@@ -213,14 +262,20 @@ pub(crate) fn errors_about_published_ends_are_translated() {
             &format!("icmp 192.0.2.9 > 10.0.0.9 exceeded quoting {cut} udp 10.0.0.9:6001 > 203.0.113.10:4000 len 9"),
         );
     }
-    bench.drops("icmp 192.0.2.9 > 198.51.100.4 exceeded quoting udp 198.51.100.4:5002 > 203.0.113.10:4000", StateInvalid);
+    bench.drops(
+        "icmp 192.0.2.9 > 198.51.100.4 exceeded quoting udp 198.51.100.4:5002 > 203.0.113.10:4000",
+        StateInvalid,
+    );
 }
 
 /// Fragments to a published port follow their first one.
 #[test]
 fn fragments_reach_what_is_published() {
     let mut bench = nat();
-    bench.becomes("udp 203.0.113.10:40 > 198.51.100.4:5000 len 24 more", "udp 203.0.113.10:40 > 10.0.0.9:6000 len 24 more");
+    bench.becomes(
+        "udp 203.0.113.10:40 > 198.51.100.4:5000 len 24 more",
+        "udp 203.0.113.10:40 > 10.0.0.9:6000 len 24 more",
+    );
     bench.becomes(
         "fragment 203.0.113.10 > 198.51.100.4 udp offset 32 len 7",
         "fragment 203.0.113.10 > 10.0.0.9 udp offset 32 len 7",
@@ -233,9 +288,13 @@ fn fragments_reach_what_is_published() {
 pub(crate) fn no_flow_leases_what_is_published() {
     let mut bench = nat();
     // 11 of 512 ports are published; the rest is shared in blocks of 256.
-    let mut ports: Vec<u16> =
-        (0..128).map(|at| bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + at)).0.port()).collect();
-    ports.extend((0..128).map(|id| bench.passes(&format!("icmp 10.0.0.2 > 203.0.113.10 echo id {id}")).0.port()));
+    let mut ports: Vec<u16> = (0..128)
+        .map(|at| bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + at)).0.port())
+        .collect();
+    ports
+        .extend((0..128).map(|id| {
+            bench.passes(&format!("icmp 10.0.0.2 > 203.0.113.10 echo id {id}")).0.port()
+        }));
     bench.drops("udp 10.0.0.2:1 > 203.0.113.10:53", holdfast_wire::DropReason::PoolEmpty);
     ports.sort_unstable();
     assert_eq!(ports, (5011..5267).collect::<Vec<u16>>());
@@ -250,7 +309,9 @@ fn a_whole_address_is_not_leased() {
         json!({ "pool": ["198.51.100.4/31"], "ports": "5000-5255", "publish": ["198.51.100.4 -> 10.0.0.4"] }),
     )]);
     for port in 0..256 {
-        let source = bench.passes(&format!("udp 10.0.0.{}:{} > 203.0.113.10:53", port % 3 + 1, 2000 + port)).0;
+        let source = bench
+            .passes(&format!("udp 10.0.0.{}:{} > 203.0.113.10:53", port % 3 + 1, 2000 + port))
+            .0;
         assert_eq!(source.ip().to_string(), "198.51.100.5");
     }
     bench.drops("udp 10.0.0.1:1 > 203.0.113.10:53", holdfast_wire::DropReason::PoolEmpty);
@@ -274,7 +335,10 @@ pub(crate) fn the_end_of_a_published_flow_gives_nothing_back() {
     bench.wait(301);
     assert_eq!((bench.flows(), bench.free_ports()), (1, free));
     for port in 0..255 {
-        assert_ne!(bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0, first);
+        assert_ne!(
+            bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0,
+            first
+        );
     }
 }
 
@@ -283,21 +347,38 @@ pub(crate) fn the_end_of_a_published_flow_gives_nothing_back() {
 #[test]
 fn the_firewall_decides_who_reaches_what_is_published() {
     let mut bench = Bench::new(&[
-        ("firewall", json!({ "rules": ["allow tcp from any to 198.51.100.4 port 2222", "allow icmp from any to 198.51.100.7"] })),
+        (
+            "firewall",
+            json!({ "rules": ["allow tcp from any to 198.51.100.4 port 2222", "allow icmp from any to 198.51.100.7"] }),
+        ),
         ("nat", config()),
     ]);
-    bench.becomes("tcp 203.0.113.10:4000 > 198.51.100.4:2222 SYN seq 1", "tcp 203.0.113.10:4000 > 10.0.0.9:22 SYN seq 1");
+    bench.becomes(
+        "tcp 203.0.113.10:4000 > 198.51.100.4:2222 SYN seq 1",
+        "tcp 203.0.113.10:4000 > 10.0.0.9:22 SYN seq 1",
+    );
     bench.becomes(
         "tcp 10.0.0.9:22 > 203.0.113.10:4000 SYN ACK seq 7 ack 2",
         "tcp 198.51.100.4:2222 > 203.0.113.10:4000 SYN ACK seq 7 ack 2",
     );
     bench.drops("udp 203.0.113.10:4000 > 198.51.100.4:5000", PolicyDenied);
-    bench.becomes("icmp 203.0.113.10 > 198.51.100.7 echo id 7", "icmp 203.0.113.10 > 10.0.0.7 echo id 7");
+    bench.becomes(
+        "icmp 203.0.113.10 > 198.51.100.7 echo id 7",
+        "icmp 203.0.113.10 > 10.0.0.7 echo id 7",
+    );
     for kind in [8, 9, 10, 13, 17, 200] {
         bench.drops(&format!("icmp 10.0.0.7 > 203.0.113.10 type {kind} id 7"), PolicyDenied);
-        assert!(kind == 8 || bench.send(&format!("icmp 203.0.113.10 > 198.51.100.7 type {kind} id 7")).is_err());
+        assert!(
+            kind == 8
+                || bench
+                    .send(&format!("icmp 203.0.113.10 > 198.51.100.7 type {kind} id 7"))
+                    .is_err()
+        );
     }
-    bench.becomes("icmp 10.0.0.7 > 203.0.113.10 reply id 7", "icmp 198.51.100.7 > 203.0.113.10 reply id 7");
+    bench.becomes(
+        "icmp 10.0.0.7 > 203.0.113.10 reply id 7",
+        "icmp 198.51.100.7 > 203.0.113.10 reply id 7",
+    );
     assert_eq!(bench.flows(), 2);
 }
 
@@ -308,10 +389,21 @@ fn a_wrong_mapping_is_named_with_its_place() {
         let config = json!({ "pool": ["198.51.100.4/31"], "publish": publish });
         holdfast_functions::catalog::build("nat", &config)
     };
-    for right in ["tcp 198.51.100.4:1 -> 10.0.0.9:1", "udp 192.0.2.1:65535 -> 10.0.0.9:1", "  192.0.2.1   ->  10.0.0.9 "] {
+    for right in [
+        "tcp 198.51.100.4:1 -> 10.0.0.9:1",
+        "udp 192.0.2.1:65535 -> 10.0.0.9:1",
+        "  192.0.2.1   ->  10.0.0.9 ",
+    ] {
         assert!(build(&[right]).is_ok(), "{right}");
     }
-    assert!(build(&["tcp 192.0.2.1:1 -> 10.0.0.9:1", "udp 192.0.2.1:1 -> 10.0.0.9:1", "tcp 192.0.2.1:2 -> 10.0.0.9:1"]).is_ok());
+    assert!(
+        build(&[
+            "tcp 192.0.2.1:1 -> 10.0.0.9:1",
+            "udp 192.0.2.1:1 -> 10.0.0.9:1",
+            "tcp 192.0.2.1:2 -> 10.0.0.9:1"
+        ])
+        .is_ok()
+    );
     let first = "tcp 198.51.100.4:100-200 -> 10.0.0.9:100-200";
     for (wrong, offset, text) in [
         ("", 0, "is no static mapping like `tcp 198.51.100.4:2222 -> 10.0.0.9:22`"),
@@ -322,25 +414,48 @@ fn a_wrong_mapping_is_named_with_its_place() {
         ("tcp 2001:db8::1:22 -> 10.0.0.9:22", 4, "is not an IPv4 address"),
         ("tcp 198.51.100.4:0 -> 10.0.0.9:22", 17, "`0` is not a port from 1 to 65535"),
         ("tcp 198.51.100.4:30-20 -> 10.0.0.9:30-20", 17, "did you mean `20-30`?"),
-        ("udp 198.51.100.4:20-30 -> 10.0.0.9:20-29", 26, "the outside ports are 11 and the inside ports 10"),
+        (
+            "udp 198.51.100.4:20-30 -> 10.0.0.9:20-29",
+            26,
+            "the outside ports are 11 and the inside ports 10",
+        ),
         ("tcp 198.51.100.4:20 -> 224.0.0.9:22", 23, "is not the address of a host"),
         ("127.0.0.1 -> 10.0.0.9", 0, "is not the address of a host"),
         ("tcp 198.51.100.4:20 -> 198.51.100.5:22", 23, "198.51.100.5 is an outside address"),
         ("192.0.2.1 -> 192.0.2.1", 13, "192.0.2.1 is an outside address"),
-        ("tcp 198.51.100.4:200 -> 10.0.0.9:22", 4, "overlaps `tcp 198.51.100.4:100-200 -> 10.0.0.9:100-200`"),
+        (
+            "tcp 198.51.100.4:200 -> 10.0.0.9:22",
+            4,
+            "overlaps `tcp 198.51.100.4:100-200 -> 10.0.0.9:100-200`",
+        ),
         ("198.51.100.4 -> 10.0.0.9", 0, "overlaps `tcp 198.51.100.4:100-200"),
     ] {
         let Some(error) = build(&[first, wrong]).err() else { panic!("`{wrong}` is taken") };
         assert!(error.message.contains(text), "`{wrong}`: {}", error.message);
-        assert_eq!((error.path.as_str(), error.offset), ("publish[1]", Some(offset)), "`{wrong}`: {}", error.message);
+        assert_eq!(
+            (error.path.as_str(), error.offset),
+            ("publish[1]", Some(offset)),
+            "`{wrong}`: {}",
+            error.message
+        );
     }
-    let whole = build(&["198.51.100.4 -> 10.0.0.4", "198.51.100.5 -> 10.0.0.5"]).err().expect("nothing is left of the pool");
-    assert!(whole.path == "publish" && whole.message.contains("leaves no address of the pool"), "{whole:?}");
+    let whole = build(&["198.51.100.4 -> 10.0.0.4", "198.51.100.5 -> 10.0.0.5"])
+        .err()
+        .expect("nothing is left of the pool");
+    assert!(
+        whole.path == "publish" && whole.message.contains("leaves no address of the pool"),
+        "{whole:?}"
+    );
 }
 
 /// The box owns the outside addresses of static mappings, each listed once.
 #[test]
 fn outside_addresses_are_owned() {
-    let owned = holdfast_functions::catalog::configured("nat", &config(), &Zones::default()).expect("right").owned_addresses();
-    assert_eq!(owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/32", "198.51.100.7/32"]);
+    let owned = holdfast_functions::catalog::configured("nat", &config(), &Zones::default())
+        .expect("right")
+        .owned_addresses();
+    assert_eq!(
+        owned.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["198.51.100.4/32", "198.51.100.7/32"]
+    );
 }

@@ -58,7 +58,10 @@ fn root() -> PathBuf {
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
+    for entry in std::fs::read_dir(directory)
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").path())
+    {
         if entry.is_dir() {
             collect(&entry, files);
         } else if entry.extension().is_some_and(|extension| extension == "rs") {
@@ -80,13 +83,18 @@ impl Sources {
         let mut definitions: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
         for (at, file) in files.iter().enumerate() {
             let text = std::fs::read_to_string(file).expect("a source file");
-            let mut define = |name: &str| definitions.entry(name.to_owned()).or_default().insert(at);
+            let mut define =
+                |name: &str| definitions.entry(name.to_owned()).or_default().insert(at);
             for line in text.lines() {
-                let words: Vec<&str> = line.split(|letter| !is_part_of_name(letter)).filter(|word| !word.is_empty()).collect();
+                let words: Vec<&str> = line
+                    .split(|letter| !is_part_of_name(letter))
+                    .filter(|word| !word.is_empty())
+                    .collect();
                 for pair in words.windows(2).filter(|pair| KINDS.contains(&pair[0])) {
                     define(pair[1]);
                 }
-                if let Some((name, _)) = line.trim_start().trim_start_matches("pub ").split_once(": ")
+                if let Some((name, _)) =
+                    line.trim_start().trim_start_matches("pub ").split_once(": ")
                     && name.chars().all(is_part_of_name)
                 {
                     // A field.
@@ -102,28 +110,41 @@ impl Sources {
     fn is_at(&self, file: usize, path: &str) -> bool {
         let at = self.files[file].display().to_string().replace("/src/", "/");
         let path = path.replace("/src/", "/");
-        at.ends_with(&format!("/{path}")) || at.ends_with(&format!("/{path}.rs")) || at.contains(&format!("/{path}/"))
+        at.ends_with(&format!("/{path}"))
+            || at.ends_with(&format!("/{path}.rs"))
+            || at.contains(&format!("/{path}/"))
     }
 
     /// True if some file has all parts of the name: in its path, or defined in it.
     fn has(&self, name: &str) -> bool {
-        let defines = |file: usize, part: &str| self.definitions.get(part).is_some_and(|files| files.contains(&file));
-        let has = |file: usize| name.split("::").all(|part| self.is_at(file, part) || defines(file, part));
+        let defines = |file: usize, part: &str| {
+            self.definitions.get(part).is_some_and(|files| files.contains(&file))
+        };
+        let has = |file: usize| {
+            name.split("::").all(|part| self.is_at(file, part) || defines(file, part))
+        };
         (0..self.files.len()).any(has)
     }
 }
 
 /// The requirements of all pages.
 fn requirements() -> Vec<Row> {
-    let mut pages: Vec<PathBuf> =
-        std::fs::read_dir(root().join("docs")).expect("docs").map(|page| page.expect("a page").path()).collect();
-    pages.retain(|page| page.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("correctness")));
+    let mut pages: Vec<PathBuf> = std::fs::read_dir(root().join("docs"))
+        .expect("docs")
+        .map(|page| page.expect("a page").path())
+        .collect();
+    pages.retain(|page| {
+        page.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.starts_with("correctness"))
+    });
     let mut rows = Vec::new();
     for page in pages {
         let text = std::fs::read_to_string(&page).expect("a page");
         let mut columns = Vec::new();
         for (number, line) in text.lines().enumerate() {
-            let Some(row) = line.trim().strip_prefix('|').and_then(|row| row.strip_suffix('|')) else {
+            let Some(row) = line.trim().strip_prefix('|').and_then(|row| row.strip_suffix('|'))
+            else {
                 columns.clear();
                 continue;
             };
@@ -139,9 +160,20 @@ fn requirements() -> Vec<Row> {
                 };
                 columns = cells.iter().map(column).collect();
             } else if !is_rule && columns.contains(&Column::Code) {
-                let place = format!("{}, line {}", page.file_name().unwrap_or_default().display(), number + 1);
+                let place = format!(
+                    "{}, line {}",
+                    page.file_name().unwrap_or_default().display(),
+                    number + 1
+                );
                 assert_eq!(cells.len(), columns.len(), "{place}: cells");
-                rows.push(Row { place, cells: columns.iter().copied().zip(cells.into_iter().map(str::to_owned)).collect() });
+                rows.push(Row {
+                    place,
+                    cells: columns
+                        .iter()
+                        .copied()
+                        .zip(cells.into_iter().map(str::to_owned))
+                        .collect(),
+                });
             }
         }
     }
@@ -166,7 +198,8 @@ fn what_the_pages_name_is_there() {
         for column in [Column::Code, Column::Test, Column::Fault] {
             // The code cell of an unmet requirement may hold the reason, which names
             // nothing.
-            let is_reason = column == Column::Code && row.cell(Column::Here).is_none() && row.unmet().is_some();
+            let is_reason =
+                column == Column::Code && row.cell(Column::Here).is_none() && row.unmet().is_some();
             for word in row.words(column).filter(|_| !is_reason) {
                 seen += 1;
                 if !is_there(column, word) {
@@ -187,8 +220,10 @@ fn every_requirement_is_shown_or_says_why_not() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
     let mut files = Vec::new();
     collect(&directory, &mut files);
-    let modules: BTreeSet<&str> = files.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
-    let is_scenario = |test: &str| test.split_once("::").is_some_and(|(module, _)| modules.contains(module));
+    let modules: BTreeSet<&str> =
+        files.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
+    let is_scenario =
+        |test: &str| test.split_once("::").is_some_and(|(module, _)| modules.contains(module));
     let mut wrong = Vec::new();
     for row in requirements() {
         let mut complain = |what: &str| wrong.push(format!("{}: {what}", row.place));
@@ -204,7 +239,8 @@ fn every_requirement_is_shown_or_says_why_not() {
             }
         }
         let is_met = row.cell(Column::Here).is_none_or(|here| here.starts_with("met"));
-        if is_met && row.words(Column::Test).all(is_scenario) && row.cell(Column::Fault) == Some("") {
+        if is_met && row.words(Column::Test).all(is_scenario) && row.cell(Column::Fault) == Some("")
+        {
             complain("no planted violation");
         }
     }
@@ -230,7 +266,13 @@ fn a_planted_violation_is_noticed_by_a_test_beside_it() {
 #[test]
 fn every_planted_violation_is_of_a_requirement() {
     let rows = requirements();
-    let is_named = |fault: &&Fault| rows.iter().any(|row| row.words(Column::Fault).any(|word| word == fault.name()));
-    let missing: Vec<&str> = Fault::OF_FUNCTIONS.iter().filter(|fault| !is_named(fault)).map(|fault| fault.name()).collect();
+    let is_named = |fault: &&Fault| {
+        rows.iter().any(|row| row.words(Column::Fault).any(|word| word == fault.name()))
+    };
+    let missing: Vec<&str> = Fault::OF_FUNCTIONS
+        .iter()
+        .filter(|fault| !is_named(fault))
+        .map(|fault| fault.name())
+        .collect();
     assert!(missing.is_empty(), "in no table: {missing:?}");
 }

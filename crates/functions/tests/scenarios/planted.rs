@@ -88,7 +88,11 @@ fn planted_faults_are_noticed() {
             let _planting = plant((*fault).into());
             match holds(*scenario) {
                 Ok(()) => wrong.push(format!("{name} does not notice `{}`", fault.name())),
-                Err(said) => println!("{}: {name}: {}", fault.name(), said.lines().next().unwrap_or_default()),
+                Err(said) => println!(
+                    "{}: {name}: {}",
+                    fault.name(),
+                    said.lines().next().unwrap_or_default()
+                ),
             }
         }
     }
@@ -99,6 +103,10 @@ fn planted_faults_are_noticed() {
 #[test]
 fn every_fault_has_a_row() {
     let rows = |fault: &Fault| TABLE.iter().filter(|(planted, _)| planted == fault).count();
-    let wrong: Vec<&str> = Fault::OF_FUNCTIONS.iter().filter(|fault| rows(fault) != 1).map(|fault| fault.name()).collect();
+    let wrong: Vec<&str> = Fault::OF_FUNCTIONS
+        .iter()
+        .filter(|fault| rows(fault) != 1)
+        .map(|fault| fault.name())
+        .collect();
     assert!(wrong.is_empty(), "not in one row: {wrong:?}");
 }

@@ -42,12 +42,24 @@ fn a_flows_class_is_that_of_the_first_rule_that_matches() {
         "default": "rest",
     }));
     for (packet, reply, tos) in [
-        ("udp 10.0.0.2:5 > 203.0.113.10:5060 len 9", "udp 203.0.113.10:5060 > 10.0.0.2:5 len 1", EF),
+        (
+            "udp 10.0.0.2:5 > 203.0.113.10:5060 len 9",
+            "udp 203.0.113.10:5060 > 10.0.0.2:5 len 1",
+            EF,
+        ),
         ("udp 10.0.0.66:5 > 203.0.113.10:5060", "udp 203.0.113.10:5060 > 10.0.0.66:5 nosum", LE),
-        ("udp [2001:db8::1]:9 > [2001:db8::2]:20000", "udp [2001:db8::2]:20000 > [2001:db8::1]:9 len 700", EF),
+        (
+            "udp [2001:db8::1]:9 > [2001:db8::2]:20000",
+            "udp [2001:db8::2]:20000 > [2001:db8::1]:9 len 700",
+            EF,
+        ),
         ("tcp 10.0.0.2:5 > 203.0.113.10:873 SYN", "tcp 203.0.113.10:873 > 10.0.0.2:5 SYN ACK", LE),
         ("icmp 10.0.0.2 > 203.0.113.10 echo id 4", "icmp 203.0.113.10 > 10.0.0.2 reply id 4", LE),
-        ("icmp 2001:db8::1 > 2001:db8::2 echo id 4", "icmp 2001:db8::2 > 2001:db8::1 reply id 4", LE),
+        (
+            "icmp 2001:db8::1 > 2001:db8::2 echo id 4",
+            "icmp 2001:db8::2 > 2001:db8::1 reply id 4",
+            LE,
+        ),
         ("gre 10.0.0.2 > 203.0.113.10", "gre 203.0.113.10 > 10.0.0.2", AF31),
     ] {
         bench.becomes(packet, &format!("{packet} tos {tos}"));
@@ -75,8 +87,11 @@ fn what_is_in_no_class_keeps_its_mark() {
 fn ecn_is_not_part_of_the_mark() {
     let mut bench = one(json!({ "dscp": "ef" }));
     for tos in 0..=255u8 {
-        for packet in ["tcp 10.0.0.2:1 > 203.0.113.10:80 SYN", "tcp [2001:db8::1]:1 > [2001:db8::2]:80 SYN"] {
-            bench.becomes(&format!("{packet} tos {tos}"), &format!("{packet} tos {}", EF | tos & 3));
+        for packet in
+            ["tcp 10.0.0.2:1 > 203.0.113.10:80 SYN", "tcp [2001:db8::1]:1 > [2001:db8::2]:80 SYN"]
+        {
+            bench
+                .becomes(&format!("{packet} tos {tos}"), &format!("{packet} tos {}", EF | tos & 3));
         }
     }
     let mut labelled = words::frame("udp [2001:db8::1]:1 > [2001:db8::2]:80");
@@ -98,7 +113,8 @@ fn each_direction_may_have_marks_of_its_own() {
     let (there, back) = ("udp 10.0.0.2:5 > 203.0.113.10:53", "udp 203.0.113.10:53 > 10.0.0.2:5");
     bench.becomes(there, &format!("{there} tos {EF} tag 40960"));
     bench.unchanged(&format!("{back} tos 72"));
-    let (there, back) = ("tcp 10.0.0.2:5 > 203.0.113.10:53 SYN", "tcp 203.0.113.10:53 > 10.0.0.2:5 SYN ACK");
+    let (there, back) =
+        ("tcp 10.0.0.2:5 > 203.0.113.10:53 SYN", "tcp 203.0.113.10:53 > 10.0.0.2:5 SYN ACK");
     bench.becomes(there, &format!("{there} tos {AF31} tag 49152"));
     bench.becomes(&format!("{back} tos 73"), &format!("{back} tos 1 tag 24576"));
 }
@@ -109,14 +125,22 @@ fn each_direction_may_have_marks_of_its_own() {
 fn a_tag_has_the_priority_and_no_vlan() {
     for pcp in 0..8u16 {
         let mut bench = one(json!({ "pcp": pcp }));
-        for packet in ["udp 10.0.0.2:1 > 203.0.113.10:80 len 1472 tos 42", "tcp [2001:db8::1]:1 > [2001:db8::2]:80 SYN"] {
+        for packet in [
+            "udp 10.0.0.2:1 > 203.0.113.10:80 len 1472 tos 42",
+            "tcp [2001:db8::1]:1 > [2001:db8::2]:80 SYN",
+        ] {
             bench.becomes(packet, &format!("{packet} tag {}", pcp << 13));
             for tag in [0u16, 5, 0xfff, 0x1005, 0xffff, 0xe000] {
-                bench.becomes(&format!("{packet} tag {tag}"), &format!("{packet} tag {}", pcp << 13 | tag & 0x1fff));
+                bench.becomes(
+                    &format!("{packet} tag {tag}"),
+                    &format!("{packet} tag {}", pcp << 13 | tag & 0x1fff),
+                );
             }
         }
         let plain = words::frame("udp 10.0.0.2:1 > 203.0.113.10:80");
-        let double = |outer: [u8; 2]| [&plain[..12], &[0x88, 0xa8], &outer, &[0x81, 0, 0x20, 7], &plain[12..]].concat();
+        let double = |outer: [u8; 2]| {
+            [&plain[..12], &[0x88, 0xa8], &outer, &[0x81, 0, 0x20, 7], &plain[12..]].concat()
+        };
         let out = bench.send_frame(&double([0xf0, 9])).expect("passes");
         assert_eq!(out, double([(pcp << 5) as u8 | 0x10, 9]));
     }
@@ -136,11 +160,18 @@ fn a_second_marker_rewrites_the_tag() {
 /// ports.
 #[test]
 fn fragments_are_marked_as_their_flow() {
-    let mut bench =
-        marker(json!({ "classes": { "voice": { "dscp": "ef", "pcp": 5 } }, "rules": ["voice udp to any port 5060"] }));
+    let mut bench = marker(
+        json!({ "classes": { "voice": { "dscp": "ef", "pcp": 5 } }, "rules": ["voice udp to any port 5060"] }),
+    );
     for (packet, later) in [
-        ("udp 10.0.0.2:1 > 203.0.113.10:5060 len 16 more", "fragment 10.0.0.2 > 203.0.113.10 udp offset 24 len 8 more"),
-        ("udp [2001:db8::1]:1 > [2001:db8::2]:5060 len 16 more", "fragment 2001:db8::1 > 2001:db8::2 udp offset 24 len 3"),
+        (
+            "udp 10.0.0.2:1 > 203.0.113.10:5060 len 16 more",
+            "fragment 10.0.0.2 > 203.0.113.10 udp offset 24 len 8 more",
+        ),
+        (
+            "udp [2001:db8::1]:1 > [2001:db8::2]:5060 len 16 more",
+            "fragment 2001:db8::1 > 2001:db8::2 udp offset 24 len 3",
+        ),
     ] {
         for packet in [packet, later] {
             bench.becomes(packet, &format!("{packet} tos {EF} tag 40960"));
@@ -155,7 +186,9 @@ fn errors_are_marked_as_their_flow() {
     let mut bench = one(json!({ "dscp": "ef", "reverse": { "dscp": "af11" } }));
     bench.passes("udp 10.0.0.2:1000 > 203.0.113.10:53");
     for cut in ["cut 28", "cut 31", ""] {
-        let error = format!("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting {cut} udp 10.0.0.2:1000 > 203.0.113.10:53 len 4");
+        let error = format!(
+            "icmp 192.0.2.9 > 10.0.0.2 unreachable quoting {cut} udp 10.0.0.2:1000 > 203.0.113.10:53 len 4"
+        );
         bench.becomes(&format!("tos 192 {error}"), &format!("tos {AF11} {error}"));
     }
 }
@@ -168,7 +201,10 @@ fn what_stands_between_the_headers_does_not_matter() {
     let inner = words::frame("udp [2001:db8::1]:1 > [2001:db8::2]:80 len 30");
     for extensions in [
         &[(0u8, vec![17u8, 0, 1, 4, 0, 0, 0, 0])][..],
-        &[(0, vec![60, 0, 1, 4, 0, 0, 0, 0]), (60, vec![17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])],
+        &[
+            (0, vec![60, 0, 1, 4, 0, 0, 0, 0]),
+            (60, vec![17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        ],
         &[(43, vec![17, 2, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])],
         &[(51, vec![17, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])],
         &[(44, vec![17, 0, 0, 0, 0, 0, 0, 9])],
@@ -240,7 +276,9 @@ fn a_flow_that_had_its_bytes_is_demoted() {
         ("udp 10.0.0.2:5 > 203.0.113.10:53 tag 5", 14),
     ];
     let total = 128 + 100 + 30 + 28;
-    for (limit, demoted) in [(127, 0), (128, 1), (227, 1), (228, 2), (257, 2), (258, 3), (total - 1, 3), (total, 4)] {
+    for (limit, demoted) in
+        [(127, 0), (128, 1), (227, 1), (228, 2), (257, 2), (258, 3), (total - 1, 3), (total, 4)]
+    {
         let mut bench = marker(json!({
             "classes": { "mouse": { "dscp": "af31", "demote": { "to": "elephant", "after_bytes": limit } }, "elephant": { "dscp": "le" } },
             "default": "mouse",
@@ -251,7 +289,10 @@ fn a_flow_that_had_its_bytes_is_demoted() {
             let out = bench.send_frame(&padded(packet)).expect("passes");
             assert_eq!(out, padded(&format!("{packet} tos {tos}")), "limit {limit}, packet {at}");
         }
-        bench.becomes("udp 10.0.0.2:5 > 203.0.113.10:53", &format!("udp 10.0.0.2:5 > 203.0.113.10:53 tos {LE}"));
+        bench.becomes(
+            "udp 10.0.0.2:5 > 203.0.113.10:53",
+            &format!("udp 10.0.0.2:5 > 203.0.113.10:53 tos {LE}"),
+        );
     }
 }
 
@@ -312,7 +353,10 @@ fn marking_is_deterministic() {
 #[test]
 fn functions_behind_the_marker_do_what_they_do_without_it() {
     let others = [
-        ("firewall", json!({ "rules": ["allow tcp to any port 80", "allow udp to any", "allow icmp"] })),
+        (
+            "firewall",
+            json!({ "rules": ["allow tcp to any port 80", "allow udp to any", "allow icmp"] }),
+        ),
         ("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "5000-5255" })),
         ("load_balancer", json!({ "virtual": "203.0.113.10:80", "backends": ["192.0.2.1:8080"] })),
         ("packet_limit", json!({ "packets": 6 })),
@@ -320,7 +364,13 @@ fn functions_behind_the_marker_do_what_they_do_without_it() {
     // Reverse packets meet the last function first, so the marker stands in between, too.
     for at in 0..=others.len() {
         let mut with = others.to_vec();
-        with.insert(at, ("qos_marker", json!({ "classes": { "c": { "dscp": "ef", "pcp": 5 } }, "default": "c" })));
+        with.insert(
+            at,
+            (
+                "qos_marker",
+                json!({ "classes": { "c": { "dscp": "ef", "pcp": 5 } }, "default": "c" }),
+            ),
+        );
         let (mut with, mut without) = (Bench::new(&with), Bench::new(&others));
         let outside = without.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 100").0;
         assert_eq!(with.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 100").0, outside);
@@ -330,7 +380,9 @@ fn functions_behind_the_marker_do_what_they_do_without_it() {
         for packet in [
             format!("tcp 192.0.2.1:8080 > {outside} SYN ACK seq 500 ack 101"),
             "tcp 10.0.0.2:1000 > 203.0.113.10:80 ACK seq 101 ack 501 len 1400".to_owned(),
-            format!("icmp 192.0.2.99 > {ip} too-big quoting cut 28 tcp {outside} > 192.0.2.1:8080 ACK seq 101 ack 501 len 1400"),
+            format!(
+                "icmp 192.0.2.99 > {ip} too-big quoting cut 28 tcp {outside} > 192.0.2.1:8080 ACK seq 101 ack 501 len 1400"
+            ),
             "tcp 10.0.0.2:1000 > 203.0.113.10:80 RST seq 99999999".to_owned(),
             "fragment 10.0.0.2 > 192.0.2.53 udp offset 24 len 8".to_owned(),
             format!("udp 192.0.2.53:53 > {asked} len 80"),
@@ -343,7 +395,11 @@ fn functions_behind_the_marker_do_what_they_do_without_it() {
             let expected = without.send(&packet);
             match with.send(&packet) {
                 Ok(mut out) => {
-                    assert_eq!((&out[12..18], out[19] & 0xfc), (&[0x81, 0, 0xa0, 0, 8, 0][..], EF), "{packet}");
+                    assert_eq!(
+                        (&out[12..18], out[19] & 0xfc),
+                        (&[0x81, 0, 0xa0, 0, 8, 0][..], EF),
+                        "{packet}"
+                    );
                     out.drain(12..16);
                     out[15] &= 3;
                     out[24..26].fill(0);
@@ -369,25 +425,51 @@ fn what_cannot_be_meant_is_refused() {
         json!({ "dscp": 1, "demote": demote })
     };
     let limit = json!({ "after_packets": 5 });
-    let many: serde_json::Map<String, Value> = (0..256).map(|at| (format!("c{at}"), json!({}))).collect();
+    let many: serde_json::Map<String, Value> =
+        (0..256).map(|at| (format!("c{at}"), json!({}))).collect();
     let cases = [
-        (json!({ "classes": {} }), "classes", None, "there must be at least one class, like { voice: { dscp: ef } }"),
-        (json!({ "classes": many, "default": "c1" }), "classes", None, "256 classes are more than the 255 that there may be"),
-        (json!({ "classes": { "a": a } }), "", None, "neither `rules` nor a `default` puts a flow into a class"),
+        (
+            json!({ "classes": {} }),
+            "classes",
+            None,
+            "there must be at least one class, like { voice: { dscp: ef } }",
+        ),
+        (
+            json!({ "classes": many, "default": "c1" }),
+            "classes",
+            None,
+            "256 classes are more than the 255 that there may be",
+        ),
+        (
+            json!({ "classes": { "a": a } }),
+            "",
+            None,
+            "neither `rules` nor a `default` puts a flow into a class",
+        ),
         (
             json!({ "classes": { "a b": a }, "default": "a b" }),
             "",
             None,
             "`a b` cannot be the name of a class: letters, digits, `-` and `_` can",
         ),
-        (json!({ "classes": { "a": a }, "default": "b" }), "default", None, "unknown class `b`, expected one of `a`"),
+        (
+            json!({ "classes": { "a": a }, "default": "b" }),
+            "default",
+            None,
+            "unknown class `b`, expected one of `a`",
+        ),
         (
             json!({ "classes": { "a": a, "z": a }, "rules": ["a tcp", " q udp"] }),
             "rules[1]",
             Some(1),
             "unknown class `q`, expected one of `a`, `z`",
         ),
-        (json!({ "classes": { "a": a }, "rules": [""] }), "rules[0]", Some(0), "unknown class ``, expected one of `a`"),
+        (
+            json!({ "classes": { "a": a }, "rules": [""] }),
+            "rules[0]",
+            Some(0),
+            "unknown class ``, expected one of `a`",
+        ),
         (
             json!({ "classes": { "a": a }, "rules": ["a tcp to any port 70000"] }),
             "rules[0]",
@@ -468,10 +550,20 @@ fn what_cannot_be_meant_is_refused() {
         ),
     ];
     for (config, path, offset, message) in cases {
-        let error = catalog::build("qos_marker", &config).err().unwrap_or_else(|| panic!("{config} is refused"));
-        assert_eq!(error, ConfigError { path: path.to_owned(), message: message.to_owned(), offset }, "{config}");
+        let error = catalog::build("qos_marker", &config)
+            .err()
+            .unwrap_or_else(|| panic!("{config} is refused"));
+        assert_eq!(
+            error,
+            ConfigError { path: path.to_owned(), message: message.to_owned(), offset },
+            "{config}"
+        );
     }
-    assert!(catalog::build("qos_marker", &Value::Null).err().is_some_and(|error| error.message.contains("classes")));
+    assert!(
+        catalog::build("qos_marker", &Value::Null)
+            .err()
+            .is_some_and(|error| error.message.contains("classes"))
+    );
 }
 
 /// Only a marker that adds tags requires more room on the network between hosts.
@@ -506,7 +598,8 @@ const GOOD: [&str; 12] = [
 /// The outgoing packet equals the incoming one except for the marks, and the IPv4
 /// header's checksum is as right or wrong as before.
 fn check_marked(came: &[u8], left: &[u8], mark: (Option<u8>, Option<u8>)) {
-    let (before, after) = (Layers::parse(came).expect("it came through"), Layers::parse(left).expect("it left"));
+    let (before, after) =
+        (Layers::parse(came).expect("it came through"), Layers::parse(left).expect("it left"));
     let (l3, moved) = (usize::from(before.l3), usize::from(after.l3));
     let (mut expected, mut seen) = (came.to_vec(), left.to_vec());
     match (mark.1, before.vlan_tags) {

@@ -2,22 +2,29 @@
 //! whether every checksum in it is right.
 
 use etherparse::{
-    Icmpv4Header, InternetSlice, Ipv4Header, Ipv6Header, SlicedPacket, TcpSlice, TransportSlice, UdpSlice, icmpv4, icmpv6,
+    Icmpv4Header, InternetSlice, Ipv4Header, Ipv6Header, SlicedPacket, TcpSlice, TransportSlice,
+    UdpSlice, icmpv4, icmpv6,
 };
 use std::net::{IpAddr, SocketAddr};
 
 fn sliced(frame: &[u8]) -> SlicedPacket<'_> {
-    SlicedPacket::from_ethernet(frame).unwrap_or_else(|error| panic!("a receiver could not read the frame: {error:?}"))
+    SlicedPacket::from_ethernet(frame)
+        .unwrap_or_else(|error| panic!("a receiver could not read the frame: {error:?}"))
 }
 
 /// Source and destination. For ICMP the identifier stands for both ports.
 pub(crate) fn ends(frame: &[u8]) -> (SocketAddr, SocketAddr) {
     let sliced = sliced(frame);
-    let (source, destination): (IpAddr, IpAddr) = match sliced.net.as_ref().expect("a network layer") {
-        InternetSlice::Ipv4(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
-        InternetSlice::Ipv6(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
-        InternetSlice::Arp(_) => panic!("ARP has no ends"),
-    };
+    let (source, destination): (IpAddr, IpAddr) =
+        match sliced.net.as_ref().expect("a network layer") {
+            InternetSlice::Ipv4(ip) => {
+                (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            }
+            InternetSlice::Ipv6(ip) => {
+                (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            }
+            InternetSlice::Arp(_) => panic!("ARP has no ends"),
+        };
     let ports = match sliced.transport.as_ref() {
         Some(TransportSlice::Tcp(tcp)) => (tcp.source_port(), tcp.destination_port()),
         Some(TransportSlice::Udp(udp)) => (udp.source_port(), udp.destination_port()),
@@ -39,12 +46,24 @@ pub(crate) fn udp_checksum(frame: &[u8]) -> u16 {
 }
 
 fn compare(what: &str, carried: u16, computed: u16) -> Result<(), String> {
-    if carried == computed { Ok(()) } else { Err(format!("{what} checksum {carried:04x} should be {computed:04x}")) }
+    if carried == computed {
+        Ok(())
+    } else {
+        Err(format!("{what} checksum {carried:04x} should be {computed:04x}"))
+    }
 }
 
-fn transport_v4(tcp: Option<&TcpSlice<'_>>, udp: Option<&UdpSlice<'_>>, ends: ([u8; 4], [u8; 4])) -> Result<(), String> {
+fn transport_v4(
+    tcp: Option<&TcpSlice<'_>>,
+    udp: Option<&UdpSlice<'_>>,
+    ends: ([u8; 4], [u8; 4]),
+) -> Result<(), String> {
     if let Some(tcp) = tcp {
-        compare("TCP", tcp.checksum(), tcp.calc_checksum_ipv4(ends.0, ends.1).map_err(|error| error.to_string())?)?;
+        compare(
+            "TCP",
+            tcp.checksum(),
+            tcp.calc_checksum_ipv4(ends.0, ends.1).map_err(|error| error.to_string())?,
+        )?;
     }
     match udp {
         Some(udp) if udp.checksum() != 0 => {
@@ -55,9 +74,17 @@ fn transport_v4(tcp: Option<&TcpSlice<'_>>, udp: Option<&UdpSlice<'_>>, ends: ([
     }
 }
 
-fn transport_v6(tcp: Option<&TcpSlice<'_>>, udp: Option<&UdpSlice<'_>>, ends: ([u8; 16], [u8; 16])) -> Result<(), String> {
+fn transport_v6(
+    tcp: Option<&TcpSlice<'_>>,
+    udp: Option<&UdpSlice<'_>>,
+    ends: ([u8; 16], [u8; 16]),
+) -> Result<(), String> {
     if let Some(tcp) = tcp {
-        compare("TCP", tcp.checksum(), tcp.calc_checksum_ipv6(ends.0, ends.1).map_err(|error| error.to_string())?)?;
+        compare(
+            "TCP",
+            tcp.checksum(),
+            tcp.calc_checksum_ipv6(ends.0, ends.1).map_err(|error| error.to_string())?,
+        )?;
     }
     match udp {
         // RFC 6935: tunnels may omit it.
@@ -75,7 +102,11 @@ fn quoted(packet: &[u8]) -> Result<(), String> {
     if packet.first().map(|byte| byte >> 4) == Some(4) {
         let Ok((header, rest)) = Ipv4Header::from_slice(packet) else { return Ok(()) };
         compare("quoted IPv4 header", header.header_checksum, header.calc_header_checksum())?;
-        let Some(segment) = rest.get(..header.payload_len().map_err(|error| error.to_string())? as usize) else { return Ok(()) };
+        let Some(segment) =
+            rest.get(..header.payload_len().map_err(|error| error.to_string())? as usize)
+        else {
+            return Ok(());
+        };
         let tcp = (header.protocol.0 == 6).then(|| TcpSlice::from_slice(segment).ok()).flatten();
         let udp = (header.protocol.0 == 17).then(|| UdpSlice::from_slice(segment).ok()).flatten();
         return transport_v4(tcp.as_ref(), udp.as_ref(), (header.source, header.destination));
@@ -103,13 +134,21 @@ pub(crate) fn check(frame: &[u8]) -> Result<(), String> {
         _ => (None, None),
     };
     match &sliced.net {
-        Some(InternetSlice::Ipv4(ip)) => transport_v4(tcp, udp, (ip.header().source(), ip.header().destination()))?,
-        Some(InternetSlice::Ipv6(ip)) => transport_v6(tcp, udp, (ip.header().source(), ip.header().destination()))?,
+        Some(InternetSlice::Ipv4(ip)) => {
+            transport_v4(tcp, udp, (ip.header().source(), ip.header().destination()))?
+        }
+        Some(InternetSlice::Ipv6(ip)) => {
+            transport_v6(tcp, udp, (ip.header().source(), ip.header().destination()))?
+        }
         _ => {}
     }
     match (&sliced.transport, &sliced.net) {
         (Some(TransportSlice::Icmpv4(icmp)), _) => {
-            compare("ICMP", icmp.checksum(), Icmpv4Header::with_checksum(icmp.icmp_type(), icmp.payload()).checksum)?;
+            compare(
+                "ICMP",
+                icmp.checksum(),
+                Icmpv4Header::with_checksum(icmp.icmp_type(), icmp.payload()).checksum,
+            )?;
             match icmp.type_u8() {
                 icmpv4::TYPE_DEST_UNREACH | icmpv4::TYPE_TIME_EXCEEDED => quoted(icmp.payload()),
                 _ => Ok(()),
@@ -120,7 +159,9 @@ pub(crate) fn check(frame: &[u8]) -> Result<(), String> {
                 return Err(format!("ICMPv6 checksum {:04x} is wrong", icmp.checksum()));
             }
             match icmp.type_u8() {
-                icmpv6::TYPE_DST_UNREACH | icmpv6::TYPE_PACKET_TOO_BIG | icmpv6::TYPE_TIME_EXCEEDED => quoted(icmp.payload()),
+                icmpv6::TYPE_DST_UNREACH
+                | icmpv6::TYPE_PACKET_TOO_BIG
+                | icmpv6::TYPE_TIME_EXCEEDED => quoted(icmp.payload()),
                 _ => Ok(()),
             }
         }

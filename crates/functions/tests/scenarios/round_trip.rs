@@ -70,19 +70,30 @@ impl Body {
 
     /// The packet between these hosts; for pings the source's port is the identifier.
     fn between(&self, source: (&str, u16), destination: (&str, u16)) -> String {
-        let end =
-            |(host, port): (&str, u16)| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let end = |(host, port): (&str, u16)| {
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        };
         let ends = format!("{} > {}", end(source), end(destination));
         match self {
             Body::Tcp { flags, sequence, acknowledgement, window, len } => {
                 let names = ["FIN", "SYN", "RST", "PSH", "ACK", "URG"];
-                let flags: Vec<&str> = (0..6).filter(|bit| flags & 1 << bit != 0).map(|bit| names[bit]).collect();
-                format!("tcp {ends} {} seq {sequence} ack {acknowledgement} win {window} len {len}", flags.join(" "))
+                let flags: Vec<&str> =
+                    (0..6).filter(|bit| flags & 1 << bit != 0).map(|bit| names[bit]).collect();
+                format!(
+                    "tcp {ends} {} seq {sequence} ack {acknowledgement} win {window} len {len}",
+                    flags.join(" ")
+                )
             }
-            Body::Udp { len, with_checksum } => format!("udp {ends} len {len} {}", if *with_checksum { "" } else { "nosum" }),
+            Body::Udp { len, with_checksum } => {
+                format!("udp {ends} len {len} {}", if *with_checksum { "" } else { "nosum" })
+            }
             Body::Echo { sequence, len } => {
-                let (kind, id) = if source.1 != 0 { ("echo", source.1) } else { ("reply", destination.1) };
-                format!("icmp {} > {} {kind} id {id} seq {sequence} len {len}", source.0, destination.0)
+                let (kind, id) =
+                    if source.1 != 0 { ("echo", source.1) } else { ("reply", destination.1) };
+                format!(
+                    "icmp {} > {} {kind} id {id} seq {sequence} len {len}",
+                    source.0, destination.0
+                )
             }
         }
     }
@@ -98,7 +109,8 @@ fn body() -> impl Strategy<Value = Body> {
             window,
             len
         }),
-        (0u16..1400, any::<bool>()).prop_map(|(len, with_checksum)| Body::Udp { len, with_checksum }),
+        (0u16..1400, any::<bool>())
+            .prop_map(|(len, with_checksum)| Body::Udp { len, with_checksum }),
         (any::<u16>(), 0u16..1400).prop_map(|(sequence, len)| Body::Echo { sequence, len }),
     ]
 }
@@ -118,22 +130,36 @@ fn there_and_back(bench: &mut Bench, frame: &[u8], look: impl Fn(&[u8])) {
     assert_eq!(out.len(), frame.len());
     look(&out);
     let back = bench.send_frame(&mirror(&out)).expect("translated back");
-    assert!(mirror(&back) == frame, "sent     {frame:02x?}\noutside  {out:02x?}\nreturned {:02x?}", mirror(&back));
+    assert!(
+        mirror(&back) == frame,
+        "sent     {frame:02x?}\noutside  {out:02x?}\nreturned {:02x?}",
+        mirror(&back)
+    );
 }
 
 /// An error by the client about a reply to it, whose quote a router cuts to `cut` bytes.
 fn error(client: (&str, u16), service: (&str, u16), body: &Body, cut: usize) -> Vec<u8> {
     let reply = body.between(service, client);
-    words::frame(&format!("icmp {} > {} unreachable quoting cut {cut} {reply}", client.0, service.0))
+    words::frame(&format!(
+        "icmp {} > {} unreachable quoting cut {cut} {reply}",
+        client.0, service.0
+    ))
 }
 
 fn chains() -> Vec<(&'static str, Vec<(&'static str, Value)>)> {
     let nat = ("nat", json!({ "pool": ["198.51.100.4/30"] }));
     let balancer = |policy: &str| {
         let backends = ["192.0.2.1:8080", "192.0.2.2:81", "192.0.2.255:65535"];
-        ("load_balancer", json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": policy }))
+        (
+            "load_balancer",
+            json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": policy }),
+        )
     };
-    vec![("tcp udp icmp", vec![nat.clone()]), ("tcp", vec![balancer("maglev")]), ("tcp", vec![nat, balancer("least_load")])]
+    vec![
+        ("tcp udp icmp", vec![nat.clone()]),
+        ("tcp", vec![balancer("maglev")]),
+        ("tcp", vec![nat, balancer("least_load")]),
+    ]
 }
 
 proptest! {

@@ -24,7 +24,10 @@ fn the_monitor_counts_and_changes_nothing() {
         bench.unchanged(packet);
         bytes += words::frame(packet).len() as u64;
     }
-    assert_eq!((bench.counter("flows"), bench.counter("packets"), bench.counter("bytes")), (4, 6, bytes));
+    assert_eq!(
+        (bench.counter("flows"), bench.counter("packets"), bench.counter("bytes")),
+        (4, 6, bytes)
+    );
 }
 
 /// A flow may have this many packets, both directions together. The sender of the next
@@ -43,7 +46,9 @@ fn a_flow_has_its_packets_and_no_more() {
 /// A limit of zero packets is an error that says so.
 #[test]
 fn a_limit_of_nothing_is_refused() {
-    let error = holdfast_functions::catalog::build("packet_limit", &json!({ "packets": 0 })).err().expect("refused");
+    let error = holdfast_functions::catalog::build("packet_limit", &json!({ "packets": 0 }))
+        .err()
+        .expect("refused");
     assert_eq!(error.path, "packets");
 }
 
@@ -58,7 +63,8 @@ fn forward_forwards() {
 /// A configured function is made once; each chain that binds it gets new shared state.
 #[test]
 fn a_function_is_bound_to_shared_state_of_its_own() {
-    let monitor = holdfast_functions::catalog::configured("monitor", &json!({}), &Zones::default()).expect("right");
+    let monitor = holdfast_functions::catalog::configured("monitor", &json!({}), &Zones::default())
+        .expect("right");
     let count = |function: &mut Box<dyn Function>, more: u64| {
         let mut first = None;
         function.shared().visit(&mut |_, field| {
@@ -70,7 +76,10 @@ fn a_function_is_bound_to_shared_state_of_its_own() {
         first
     };
     let (mut one, mut other) = (monitor.bind(), monitor.bind());
-    assert_eq!((count(&mut one, 5), count(&mut one, 2), count(&mut other, 1)), (Some(5), Some(7), Some(1)));
+    assert_eq!(
+        (count(&mut one, 5), count(&mut one, 2), count(&mut other, 1)),
+        (Some(5), Some(7), Some(1))
+    );
     assert_eq!(one.layout(), monitor.layout());
 }
 
@@ -81,8 +90,13 @@ fn the_catalog_knows_its_functions() {
     for name in holdfast_functions::catalog::names() {
         assert!(holdfast_functions::catalog::schema(name).is_some(), "{name}");
     }
-    let error = holdfast_functions::catalog::build("firewal", &json!({})).err().expect("no such function");
-    assert!(error.message.contains("firewall") && error.message.contains("nat"), "{}", error.message);
+    let error =
+        holdfast_functions::catalog::build("firewal", &json!({})).err().expect("no such function");
+    assert!(
+        error.message.contains("firewall") && error.message.contains("nat"),
+        "{}",
+        error.message
+    );
 }
 
 /// The standing of flows, in all functions that follow a connection: a router's error, or
@@ -106,9 +120,15 @@ fn functions_say_how_flows_stand() {
         let back = format!("tcp {server} > {client}");
         let segments = [
             (format!("{back} SYN ACK seq 500 ack 101"), Standing::HalfOpen),
-            ("tcp 10.0.0.2:1000 > 203.0.113.10:80 ACK seq 101 ack 501".to_owned(), Standing::Established),
+            (
+                "tcp 10.0.0.2:1000 > 203.0.113.10:80 ACK seq 101 ack 501".to_owned(),
+                Standing::Established,
+            ),
             (format!("{back} FIN ACK seq 501 ack 101"), Standing::Established),
-            ("tcp 10.0.0.2:1000 > 203.0.113.10:80 FIN ACK seq 101 ack 502".to_owned(), Standing::Closing),
+            (
+                "tcp 10.0.0.2:1000 > 203.0.113.10:80 FIN ACK seq 101 ack 502".to_owned(),
+                Standing::Closing,
+            ),
         ];
         for (segment, standing) in segments {
             assert_eq!(say(&mut bench, &segment), Some(standing), "{}: {segment}", chain[0].0);

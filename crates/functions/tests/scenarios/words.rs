@@ -14,8 +14,8 @@
 //! udp offset 16 len 8` a later one, and `nosum` omits a UDP checksum.
 
 use etherparse::{
-    EtherType, Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader,
-    Ipv6Header, TcpHeader, TcpOptionElement, UdpHeader,
+    EtherType, Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpFragOffset, IpNumber,
+    Ipv4Header, Ipv6FragmentHeader, Ipv6Header, TcpHeader, TcpOptionElement, UdpHeader,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -42,7 +42,11 @@ impl<'a> Words<'a> {
         let at = self.left.iter().position(|other| *other == word)?;
         self.left.remove(at);
         let number = self.left.remove(at);
-        Some(number.parse().unwrap_or_else(|_| panic!("`{}`: `{number}` is not a number", self.text)))
+        Some(
+            number
+                .parse()
+                .unwrap_or_else(|_| panic!("`{}`: `{number}` is not a number", self.text)),
+        )
     }
 
     fn address(&mut self) -> IpAddr {
@@ -52,7 +56,8 @@ impl<'a> Words<'a> {
 
     fn end(&mut self) -> SocketAddr {
         let word = self.next();
-        word.parse().unwrap_or_else(|_| panic!("`{}`: `{word}` is not an address with a port", self.text))
+        word.parse()
+            .unwrap_or_else(|_| panic!("`{}`: `{word}` is not an address with a port", self.text))
     }
 
     fn arrow(&mut self) {
@@ -72,14 +77,26 @@ struct Fragment {
     more: bool,
 }
 
-fn ip(source: IpAddr, destination: IpAddr, protocol: u8, fragment: Fragment, segment: &[u8]) -> Vec<u8> {
+fn ip(
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    fragment: Fragment,
+    segment: &[u8],
+) -> Vec<u8> {
     let offset = IpFragOffset::try_new((fragment.offset / 8) as u16).expect("an offset that fits");
     let is_fragment = fragment.more || fragment.offset > 0;
     let mut packet = Vec::new();
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut header = Ipv4Header::new(segment.len() as u16, 64, IpNumber(protocol), source.octets(), destination.octets())
-                .expect("fits");
+            let mut header = Ipv4Header::new(
+                segment.len() as u16,
+                64,
+                IpNumber(protocol),
+                source.octets(),
+                destination.octets(),
+            )
+            .expect("fits");
             header.dont_fragment = !is_fragment;
             header.more_fragments = fragment.more;
             header.fragment_offset = offset;
@@ -90,7 +107,11 @@ fn ip(source: IpAddr, destination: IpAddr, protocol: u8, fragment: Fragment, seg
             let extension = if is_fragment { Ipv6FragmentHeader::LEN } else { 0 };
             let header = Ipv6Header {
                 payload_length: (segment.len() + extension) as u16,
-                next_header: if is_fragment { IpNumber::IPV6_FRAGMENTATION_HEADER } else { IpNumber(protocol) },
+                next_header: if is_fragment {
+                    IpNumber::IPV6_FRAGMENTATION_HEADER
+                } else {
+                    IpNumber(protocol)
+                },
                 hop_limit: 64,
                 source: source.octets(),
                 destination: destination.octets(),
@@ -98,7 +119,10 @@ fn ip(source: IpAddr, destination: IpAddr, protocol: u8, fragment: Fragment, seg
             };
             packet.extend_from_slice(&header.to_bytes());
             if is_fragment {
-                packet.extend_from_slice(&Ipv6FragmentHeader::new(IpNumber(protocol), offset, fragment.more, 1).to_bytes());
+                packet.extend_from_slice(
+                    &Ipv6FragmentHeader::new(IpNumber(protocol), offset, fragment.more, 1)
+                        .to_bytes(),
+                );
             }
         }
         _ => panic!("both addresses are of one family"),
@@ -116,19 +140,23 @@ fn tcp(words: &mut Words<'_>) -> Vec<u8> {
     header.acknowledgment_number = words.number("ack").unwrap_or(0) as u32;
     header.window_size = words.number("win").unwrap_or(65_535) as u16;
     if let Some(scale) = words.number("scale") {
-        header.set_options(&[TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale as u8)]).expect("room for an option");
+        header
+            .set_options(&[TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale as u8)])
+            .expect("room for an option");
     }
     let data = payload(words.number("len").unwrap_or(0));
     let fragment = Fragment { offset: 0, more: words.flag("more") };
-    (header.syn, header.ack, header.fin) = (words.flag("SYN"), words.flag("ACK"), words.flag("FIN"));
-    (header.rst, header.psh, header.urg) = (words.flag("RST"), words.flag("PSH"), words.flag("URG"));
+    (header.syn, header.ack, header.fin) =
+        (words.flag("SYN"), words.flag("ACK"), words.flag("FIN"));
+    (header.rst, header.psh, header.urg) =
+        (words.flag("RST"), words.flag("PSH"), words.flag("URG"));
     header.checksum = match (source.ip(), destination.ip()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            header.calc_checksum_ipv4_raw(source.octets(), destination.octets(), &data).expect("fits")
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            header.calc_checksum_ipv6_raw(source.octets(), destination.octets(), &data).expect("fits")
-        }
+        (IpAddr::V4(source), IpAddr::V4(destination)) => header
+            .calc_checksum_ipv4_raw(source.octets(), destination.octets(), &data)
+            .expect("fits"),
+        (IpAddr::V6(source), IpAddr::V6(destination)) => header
+            .calc_checksum_ipv6_raw(source.octets(), destination.octets(), &data)
+            .expect("fits"),
         _ => panic!("both addresses are of one family"),
     };
     let segment = [&header.to_bytes()[..], &data].concat();
@@ -142,15 +170,20 @@ fn udp(words: &mut Words<'_>) -> Vec<u8> {
     let data = payload(words.number("len").unwrap_or(0));
     let fragment = Fragment { offset: 0, more: words.flag("more") };
     let length = (8 + data.len()) as u16;
-    let mut header = UdpHeader { source_port: source.port(), destination_port: destination.port(), length, checksum: 0 };
+    let mut header = UdpHeader {
+        source_port: source.port(),
+        destination_port: destination.port(),
+        length,
+        checksum: 0,
+    };
     if !words.flag("nosum") {
         header.checksum = match (source.ip(), destination.ip()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                header.calc_checksum_ipv4_raw(source.octets(), destination.octets(), &data).expect("fits")
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                header.calc_checksum_ipv6_raw(source.octets(), destination.octets(), &data).expect("fits")
-            }
+            (IpAddr::V4(source), IpAddr::V4(destination)) => header
+                .calc_checksum_ipv4_raw(source.octets(), destination.octets(), &data)
+                .expect("fits"),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => header
+                .calc_checksum_ipv6_raw(source.octets(), destination.octets(), &data)
+                .expect("fits"),
             _ => panic!("both addresses are of one family"),
         };
     }
@@ -172,7 +205,9 @@ fn icmp_kind(words: &mut Words<'_>, is_v6: bool) -> (u8, u8, [u8; 4]) {
                 ("timestamp", false) => 13,
                 ("echo", true) => 128,
                 ("reply", true) => 129,
-                _ => numbered.unwrap_or_else(|| panic!("`{}`: ICMPv6 has no timestamp", words.text)),
+                _ => {
+                    numbered.unwrap_or_else(|| panic!("`{}`: ICMPv6 has no timestamp", words.text))
+                }
             };
             (kind, 0, [id[0], id[1], sequence[0], sequence[1]])
         }
@@ -200,8 +235,13 @@ fn icmp(words: &mut Words<'_>) -> Vec<u8> {
             let mut inner = Words { text: words.text, left };
             let (cut, behind) = (inner.number("cut"), inner.number("behind"));
             let none = vec![1; inner.number("options").unwrap_or(0) as usize];
-            let options = if inner.flag("routed") { vec![131, 7, 4, 192, 0, 2, 66, 1] } else { none };
-            let mut quoted = if inner.flag("garbage") { payload(inner.number("len").unwrap_or(64)) } else { packet(inner) };
+            let options =
+                if inner.flag("routed") { vec![131, 7, 4, 192, 0, 2, 66, 1] } else { none };
+            let mut quoted = if inner.flag("garbage") {
+                payload(inner.number("len").unwrap_or(64))
+            } else {
+                packet(inner)
+            };
             add_options(&mut quoted, &options);
             quoted.truncate(cut.unwrap_or(u64::MAX) as usize);
             quoted.extend(payload(behind.unwrap_or(0)));
@@ -216,7 +256,9 @@ fn icmp(words: &mut Words<'_>) -> Vec<u8> {
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let unknown = Icmpv6Type::Unknown { type_u8: kind, code_u8: code, bytes5to8: rest };
-            let header = Icmpv6Header::with_checksum(unknown, source.octets(), destination.octets(), &data).expect("fits");
+            let header =
+                Icmpv6Header::with_checksum(unknown, source.octets(), destination.octets(), &data)
+                    .expect("fits");
             (58, header.to_bytes().to_vec())
         }
         _ => panic!("both addresses are of one family"),
@@ -231,7 +273,8 @@ fn fragment(words: &mut Words<'_>) -> Vec<u8> {
     words.arrow();
     let destination = words.address();
     let protocol = if words.next() == "tcp" { 6 } else { 17 };
-    let place = Fragment { offset: words.number("offset").expect("an offset"), more: words.flag("more") };
+    let place =
+        Fragment { offset: words.number("offset").expect("an offset"), more: words.flag("more") };
     let data = payload(words.number("len").unwrap_or(0));
     ip(source, destination, protocol, place, &data)
 }

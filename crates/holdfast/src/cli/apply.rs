@@ -8,10 +8,16 @@ use holdfast_control::table::print;
 use holdfast_control::{Client, Target, object};
 use std::path::Path;
 
-pub(super) fn apply(target: &Target, file: &Path, dry_run: bool, json: bool) -> Result<(), Failure> {
+pub(super) fn apply(
+    target: &Target,
+    file: &Path,
+    dry_run: bool,
+    json: bool,
+) -> Result<(), Failure> {
     let (name, text) = (name_of(file), text_of(file)?);
     // The file is checked first, whether a box runs or not. The box checks it again.
-    config::read(&name, &text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
+    config::read(&name, &text)
+        .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
     match Client::to(target)?.apply(name, text, dry_run)? {
         apply_reply::Result::Applied(applied) if json => print(&format!("{}\n", object(&applied))),
         apply_reply::Result::Applied(applied) => print(&told(&applied)),
@@ -28,7 +34,8 @@ pub(super) fn apply(target: &Target, file: &Path, dry_run: bool, json: bool) -> 
 
 /// The answer as text.
 fn told(applied: &Applied) -> String {
-    let RuleChanges { before, now, added, removed, flows } = applied.rules.clone().unwrap_or_default();
+    let RuleChanges { before, now, added, removed, flows } =
+        applied.rules.clone().unwrap_or_default();
     let lines = |rules: &[Rule], sign: char| -> String {
         rules.iter().map(|rule| format!("  {sign} {} -> {}\n", rule.selector, rule.chain)).collect()
     };
@@ -46,15 +53,33 @@ mod tests {
 
     #[test]
     fn what_changes_is_listed_and_a_trial_says_that_it_is_one() {
-        let rule = |selector: &str, chain: &str| Rule { selector: selector.to_owned(), chain: chain.to_owned() };
+        let rule = |selector: &str, chain: &str| Rule {
+            selector: selector.to_owned(),
+            chain: chain.to_owned(),
+        };
         let answer = |changed, dry_run| {
-            let (added, removed) = (vec![rule("tcp from any to any", "web")], vec![rule("any from any to any", "rest")]);
-            let rules = RuleChanges { before: 1, now: 2, added, removed, flows: "for new flows".to_owned() };
+            let (added, removed) = (
+                vec![rule("tcp from any to any", "web")],
+                vec![rule("any from any to any", "rest")],
+            );
+            let rules = RuleChanges {
+                before: 1,
+                now: 2,
+                added,
+                removed,
+                flows: "for new flows".to_owned(),
+            };
             Applied { dry_run, changed, rules: Some(rules) }
         };
         let changes = "  - any from any to any -> rest\n  + tcp from any to any -> web\n";
-        assert_eq!(told(&answer(true, false)), format!("applied: rules version 2, for new flows:\n{changes}"));
-        assert_eq!(told(&answer(true, true)), format!("would change the rules, version 1 now:\n{changes}"));
+        assert_eq!(
+            told(&answer(true, false)),
+            format!("applied: rules version 2, for new flows:\n{changes}")
+        );
+        assert_eq!(
+            told(&answer(true, true)),
+            format!("would change the rules, version 1 now:\n{changes}")
+        );
         assert_eq!(told(&answer(false, false)), "the box runs this already: rules version 2\n");
     }
 }

@@ -20,7 +20,11 @@ fn counted(count: usize, what: &str) -> String {
 }
 
 /// Shows the status. With `patience`, waits until the box is safe.
-pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) -> Result<(), Failure> {
+pub(super) fn status(
+    target: &Target,
+    patience: Option<Duration>,
+    json: bool,
+) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let began_at = Instant::now();
     let mut status = client.status()?;
@@ -40,7 +44,10 @@ pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) ->
     }
     match patience {
         _ if is_safe(&status) => Ok(()),
-        Some(patience) => Err(Failure::new(exit::TIMEOUT, format!("it was not safe within {} s", patience.as_secs()))),
+        Some(patience) => Err(Failure::new(
+            exit::TIMEOUT,
+            format!("it was not safe within {} s", patience.as_secs()),
+        )),
         // The printed answer is enough.
         None => Err(Failure::new(exit::NEGATIVE, "")),
     }
@@ -55,13 +62,19 @@ fn tables_text(status: &Status, style: Style) -> String {
         return String::new();
     }
     let forgotten: u64 = status.flow_tables.iter().filter_map(|table| table.forgotten).sum();
-    let early = if forgotten == 0 { String::new() } else { format!(", {forgotten} ended early so far") };
+    let early =
+        if forgotten == 0 { String::new() } else { format!(", {forgotten} ended early so far") };
     let half_open = sum(|table| table.half_open.unwrap_or(0));
     let full = status.flow_tables.iter().filter(|table| table.is_nearly_full());
-    let full: Vec<String> = full.map(|table| format!("{} of node {}", percent(table.fill_permille), table.id)).collect();
+    let full: Vec<String> = full
+        .map(|table| format!("{} of node {}", percent(table.fill_permille), table.id))
+        .collect();
     let warning = match full.is_empty() {
         true => String::new(),
-        false => style.paint(&format!("; nearly full: {} (holdfast explain flow_tables)", full.join(", ")), Tone::Caution),
+        false => style.paint(
+            &format!("; nearly full: {} (holdfast explain flow_tables)", full.join(", ")),
+            Tone::Caution,
+        ),
     };
     let fill = percent((used * 1000 / size) as u32);
     format!("flows: {used} of {size} ({fill}), {half_open} half open{early}{warning}\n")
@@ -80,7 +93,9 @@ fn status_text(status: &Status, style: Style) -> String {
     let protected = style.paint(status.protected().word(), tone);
     let weakness = match status.may_forget {
         0 => String::new(),
-        packets => format!(" (weakly: a failure may undo up to {packets} packets of a flow, and what was under way)"),
+        packets => format!(
+            " (weakly: a failure may undo up to {packets} packets of a flow, and what was under way)"
+        ),
     };
     let unit = match (status.protected(), status.hosts.is_empty()) {
         (Protected::Yes, false) if status.survives == status::UNIT_HOST => ", whichever host fails",
@@ -90,10 +105,13 @@ fn status_text(status: &Status, style: Style) -> String {
     let mut text = format!("protected: {protected}{unit}{weakness}\n");
     if status.copies_differed > 0 {
         let count = counted(status.copies_differed as usize, "replica");
-        text += &format!("replicas: {count} not as the owner has the flow, made anew (holdfast explain replica_differs)\n");
+        text += &format!(
+            "replicas: {count} not as the owner has the flow, made anew (holdfast explain replica_differs)\n"
+        );
     }
     if status.absent_flows > 0 {
-        let (flows, fetched) = (counted(status.absent_flows as usize, "flow"), status.fetched_states);
+        let (flows, fetched) =
+            (counted(status.absent_flows as usize, "flow"), status.fetched_states);
         text += &format!(
             "memory: {flows} with state at the state server alone, {fetched} fetched so far (holdfast explain absent_flows)\n"
         );
@@ -102,27 +120,44 @@ fn status_text(status: &Status, style: Style) -> String {
     if !status.hosts.is_empty() {
         let host = |host: &status::Host| {
             let silent = |network: &&status::Network| !network.leads;
-            let silent: Vec<&str> = host.networks.iter().filter(silent).map(|network| network.device.as_str()).collect();
+            let silent: Vec<&str> = host
+                .networks
+                .iter()
+                .filter(silent)
+                .map(|network| network.device.as_str())
+                .collect();
             // The networks of a host that is away are silent anyway.
             let networks = match silent.is_empty() || host.state == status::STATE_AWAY {
                 true => String::new(),
                 false => format!(" (not by {})", silent.join(" or ")),
             };
-            format!("{}{} {}{networks}", host.name, if host.is_this { " (this one)" } else { "" }, host.state)
+            format!(
+                "{}{} {}{networks}",
+                host.name,
+                if host.is_this { " (this one)" } else { "" },
+                host.state
+            )
         };
-        text += &format!("hosts: {}\n", status.hosts.iter().map(host).collect::<Vec<_>>().join(", "));
+        text +=
+            &format!("hosts: {}\n", status.hosts.iter().map(host).collect::<Vec<_>>().join(", "));
     }
     if let Some(rules) = &status.rules {
         let wait = if rules.in_force { "" } else { ", not in force everywhere yet" };
-        text += &format!("rules: version {}, {}{wait}\n", rules.version, counted(rules.count as usize, "rule"));
+        text += &format!(
+            "rules: version {}, {}{wait}\n",
+            rules.version,
+            counted(rules.count as usize, "rule")
+        );
     }
     if let Some(election) = &status.election {
         text += &election_text(election, style);
     }
     if let Some(control) = &status.control {
         let refused: u64 = control.refused.values().sum();
-        let reasons: Vec<String> = control.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-        let refused = if refused == 0 { String::new() } else { format!("; refused: {}", reasons.join(", ")) };
+        let reasons: Vec<String> =
+            control.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        let refused =
+            if refused == 0 { String::new() } else { format!("; refused: {}", reasons.join(", ")) };
         let connections = counted(control.connections as usize, "connection");
         let calls = counted(control.calls as usize, "call");
         text += &format!("control API: {}, {connections}, {calls}{refused}\n", control.listen);
@@ -143,36 +178,64 @@ fn status_text(status: &Status, style: Style) -> String {
             port.drops.values().sum::<u64>().to_string(),
         ]
     });
-    let columns =
-        ["port", "device", "driver", "mac", "mtu", "state", "received", "consumed", "transmitted", "forwarded", "dropped"];
+    let columns = [
+        "port",
+        "device",
+        "driver",
+        "mac",
+        "mtu",
+        "state",
+        "received",
+        "consumed",
+        "transmitted",
+        "forwarded",
+        "dropped",
+    ];
     let ports = Table::of(&columns, ports);
     if !ports.is_empty() {
         text += &format!("{}\n", ports.text(style));
     }
-    let lost = status
-        .ports
-        .iter()
-        .flat_map(|port| port.lost.iter().map(|(counter, frames)| vec![port.name.clone(), counter.clone(), frames.to_string()]));
+    let lost = status.ports.iter().flat_map(|port| {
+        port.lost
+            .iter()
+            .map(|(counter, frames)| vec![port.name.clone(), counter.clone(), frames.to_string()])
+    });
     let lost = Table::of(&["port", "lost outside it", "frames"], lost);
     if !lost.is_empty() {
         text += &format!("{}\n", lost.text(style));
     }
-    let time = |us: u64| if us.is_multiple_of(1000) { format!("{} ms", us / 1000) } else { format!("{us} us") };
-    let watched = status.ports.iter().flat_map(|port| port.bfd.iter().map(move |bfd| (port, bfd))).map(|(port, bfd)| {
-        vec![
-            bfd.peer.clone(),
-            port.name.clone(),
-            if bfd.dead { format!("{} (dead)", bfd.state) } else { bfd.state.clone() },
-            age(bfd.since_ms),
-            bfd.diagnostic.clone(),
-            bfd.remote_state.clone(),
-            time(bfd.transmit_us.into()),
-            or_dash(bfd.receive_us.map(|us| time(us.into()))),
-            or_dash(bfd.detection_us.map(time)),
-            bfd.downs.to_string(),
-        ]
-    });
-    let head = ["router", "port", "BFD", "for", "because", "there", "sends every", "hears every", "dead after", "went down"];
+    let time = |us: u64| {
+        if us.is_multiple_of(1000) { format!("{} ms", us / 1000) } else { format!("{us} us") }
+    };
+    let watched =
+        status.ports.iter().flat_map(|port| port.bfd.iter().map(move |bfd| (port, bfd))).map(
+            |(port, bfd)| {
+                vec![
+                    bfd.peer.clone(),
+                    port.name.clone(),
+                    if bfd.dead { format!("{} (dead)", bfd.state) } else { bfd.state.clone() },
+                    age(bfd.since_ms),
+                    bfd.diagnostic.clone(),
+                    bfd.remote_state.clone(),
+                    time(bfd.transmit_us.into()),
+                    or_dash(bfd.receive_us.map(|us| time(us.into()))),
+                    or_dash(bfd.detection_us.map(time)),
+                    bfd.downs.to_string(),
+                ]
+            },
+        );
+    let head = [
+        "router",
+        "port",
+        "BFD",
+        "for",
+        "because",
+        "there",
+        "sends every",
+        "hears every",
+        "dead after",
+        "went down",
+    ];
     let watched = Table::of(&head, watched);
     if !watched.is_empty() {
         text += &format!("{}\n", watched.text(style));
@@ -187,7 +250,10 @@ fn status_text(status: &Status, style: Style) -> String {
             }))
         });
         let first = [
-            process.name.as_ref().map_or_else(|| process.role.clone(), |name| format!("{} {name}", process.role)),
+            process
+                .name
+                .as_ref()
+                .map_or_else(|| process.role.clone(), |name| format!("{} {name}", process.role)),
             process.id.to_string(),
             process.incarnation.to_string(),
             or_dash((process.pid != 0).then_some(process.pid)),
@@ -206,10 +272,28 @@ fn status_text(status: &Status, style: Style) -> String {
     let retried = status.processes.iter().filter_map(|process| {
         let retry = process.retry.as_ref()?;
         let next = retry.next_ms.map(|next| format!("in {next} ms"));
-        Some(vec![process.role.clone(), process.id.to_string(), retry.failures.to_string(), or_dash(next), retry.cause.clone()])
+        Some(vec![
+            process.role.clone(),
+            process.id.to_string(),
+            retry.failures.to_string(),
+            or_dash(next),
+            retry.cause.clone(),
+        ])
     });
     let retried = Table::of(&["tried again", "id", "short lives", "next", "cause"], retried);
-    let mut head = vec!["role", "id", "incarnation", "pid", "host", "cluster", "state", "flows", "packets", "busy", "dropped"];
+    let mut head = vec![
+        "role",
+        "id",
+        "incarnation",
+        "pid",
+        "host",
+        "cluster",
+        "state",
+        "flows",
+        "packets",
+        "busy",
+        "dropped",
+    ];
     if has_standbys {
         head.insert(4, "standby");
     }
@@ -227,7 +311,13 @@ fn status_text(status: &Status, style: Style) -> String {
     let statistics = status.statistics.iter().flat_map(|statistic| {
         let name = format!("{}/{}.{}", statistic.chain, statistic.function, statistic.name);
         let row = move |value: &status::StatisticValue| {
-            vec![name.clone(), statistic.kind.clone(), statistic.shared.clone(), value.name.clone(), value.value.to_string()]
+            vec![
+                name.clone(),
+                statistic.kind.clone(),
+                statistic.shared.clone(),
+                value.name.clone(),
+                value.value.to_string(),
+            ]
         };
         statistic.values.iter().map(row)
     });
@@ -247,7 +337,16 @@ fn status_text(status: &Status, style: Style) -> String {
             failover.lost.to_string(),
         ]
     });
-    let head = ["failed", "incarnation", "cause", "detection_us", "recovered_us", "flows", "recovered", "lost"];
+    let head = [
+        "failed",
+        "incarnation",
+        "cause",
+        "detection_us",
+        "recovered_us",
+        "flows",
+        "recovered",
+        "lost",
+    ];
     let failovers = Table::of(&head, failovers);
     if !failovers.is_empty() {
         text += &format!("\n{}", failovers.text(style));
@@ -258,17 +357,25 @@ fn status_text(status: &Status, style: Style) -> String {
 fn election_text(election: &Election, style: Style) -> String {
     let leader = match &election.leader {
         Some(leader) => {
-            let process = if leader.pid == 0 { String::new() } else { format!(", process {}", leader.pid) };
+            let process =
+                if leader.pid == 0 { String::new() } else { format!(", process {}", leader.pid) };
             format!("{}{process} (incarnation {})", leader.host, leader.incarnation)
         }
         None => style.paint("nobody", Tone::Caution),
     };
-    let silent = election.silent_ms.map(|ms| style.paint(&format!("; etcd has not answered for {}", age(ms)), Tone::Caution));
+    let silent = election
+        .silent_ms
+        .map(|ms| style.paint(&format!("; etcd has not answered for {}", age(ms)), Tone::Caution));
     let trouble = election.trouble.as_ref().map(|trouble| format!("; {trouble}"));
     format!("coordinator: {leader}{}{}\n", silent.unwrap_or_default(), trouble.unwrap_or_default())
 }
 
-pub(super) fn flows(target: &Target, selector: &str, limit: u32, json: bool) -> Result<(), Failure> {
+pub(super) fn flows(
+    target: &Target,
+    selector: &str,
+    limit: u32,
+    json: bool,
+) -> Result<(), Failure> {
     let client = Client::to(target)?;
     if !json {
         return print(&flows_text(&client.list(selector, limit)?, Style::of_stdout()));
@@ -285,7 +392,10 @@ pub(super) fn flows(target: &Target, selector: &str, limit: u32, json: bool) -> 
         print(&text)
     })?;
     let before = if before == "," { "" } else { before };
-    print(&format!("{before}],\"truncated\":{truncated},\"version\":{}}}\n", holdfast_control::flows::VERSION))
+    print(&format!(
+        "{before}],\"truncated\":{truncated},\"version\":{}}}\n",
+        holdfast_control::flows::VERSION
+    ))
 }
 
 /// A time with two digits and a unit.
@@ -315,8 +425,19 @@ fn flows_text(list: &Flows, style: Style) -> String {
             number(&flow.bytes, 1),
         ]
     };
-    let head =
-        ["proto", "flow", "after NAT", "state", "owner", "replica", "age", "packets", "packets back", "bytes", "bytes back"];
+    let head = [
+        "proto",
+        "flow",
+        "after NAT",
+        "state",
+        "owner",
+        "replica",
+        "age",
+        "packets",
+        "packets back",
+        "bytes",
+        "bytes back",
+    ];
     let mut text = Table::of(&head, list.flows.iter().map(row)).text(style);
     if list.truncated {
         text += "There may be more: --limit N shows more, a selector shows fewer.\n";
@@ -324,7 +445,13 @@ fn flows_text(list: &Flows, style: Style) -> String {
     text
 }
 
-pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration, json: bool) -> Result<(), Failure> {
+pub(super) fn trace(
+    target: &Target,
+    selector: &str,
+    count: u32,
+    wait: Duration,
+    json: bool,
+) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let seen = client.trace(selector.to_owned(), count, wait, |step| match json {
         true => print(&format!("{}\n", object(step))),
@@ -378,7 +505,8 @@ mod tests {
         ] }))
         .unwrap();
         let text = status_text(&status, Style::PLAIN);
-        let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("tried again")).collect();
+        let table: Vec<&str> =
+            text.lines().skip_while(|line| !line.starts_with("tried again")).collect();
         assert_eq!(
             table,
             [
@@ -425,7 +553,8 @@ mod tests {
         )
         .unwrap();
         let text = status_text(&status, Style::PLAIN);
-        let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("statistic")).collect();
+        let table: Vec<&str> =
+            text.lines().skip_while(|line| !line.starts_with("statistic")).collect();
         assert_eq!(
             table,
             [
@@ -451,7 +580,8 @@ mod tests {
         )
         .unwrap();
         let text = status_text(&status, Style::PLAIN);
-        let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("router")).take(3).collect();
+        let table: Vec<&str> =
+            text.lines().skip_while(|line| !line.starts_with("router")).take(3).collect();
         assert_eq!(
             table,
             [
@@ -472,7 +602,8 @@ mod tests {
         )
         .unwrap();
         let text = status_text(&status, Style::PLAIN);
-        let table: Vec<&str> = text.lines().skip_while(|line| !line.contains("lost outside it")).take(3).collect();
+        let table: Vec<&str> =
+            text.lines().skip_while(|line| !line.contains("lost outside it")).take(3).collect();
         let expected = [
             "port     lost outside it      frames",
             "outside  device_rx_dropped   3900000",
@@ -495,7 +626,12 @@ mod tests {
         };
         assert!(status("{}").contains("control API: 10.9.0.1:7443, 1 connection, 7 calls\n"));
         let text = status(r#"{"denied":2,"not_tls":1}"#);
-        assert!(text.contains("control API: 10.9.0.1:7443, 1 connection, 7 calls; refused: denied 2, not_tls 1\n"), "{text}");
+        assert!(
+            text.contains(
+                "control API: 10.9.0.1:7443, 1 connection, 7 calls; refused: denied 2, not_tls 1\n"
+            ),
+            "{text}"
+        );
     }
 
     /// The table has local standbys, with the number of dead processes in each place.
@@ -555,7 +691,10 @@ mod tests {
 
     #[test]
     fn ages_are_as_people_say_them() {
-        assert_eq!([5, 1_250, 61_000, 7_260_000].map(age), ["5 ms", "1.2 s", "1 min 1 s", "2 h 1 min"]);
+        assert_eq!(
+            [5, 1_250, 61_000, 7_260_000].map(age),
+            ["5 ms", "1.2 s", "1 min 1 s", "2 h 1 min"]
+        );
     }
 
     /// A box that answers with these words, one after the other, and with the last one
@@ -569,7 +708,10 @@ mod tests {
             for (at, asked) in asked.into_iter().enumerate() {
                 let protected = words[at.min(words.len() - 1)];
                 let Request::Status(answer) = asked else { panic!("{asked:?}") };
-                answer.give(serde_json::from_value(json!({ "version": 1, "protected": protected })).unwrap());
+                answer.give(
+                    serde_json::from_value(json!({ "version": 1, "protected": protected }))
+                        .unwrap(),
+                );
             }
         });
         (directory, server, Target::local(&path))

@@ -9,7 +9,12 @@ use time::OffsetDateTime;
 
 const VERSION: u32 = 1;
 
-pub(super) fn certify(directory: &Path, subjects: &[Subject], days: u32, json: bool) -> Result<(), Failure> {
+pub(super) fn certify(
+    directory: &Path,
+    subjects: &[Subject],
+    days: u32,
+    json: bool,
+) -> Result<(), Failure> {
     let made = make(directory, subjects, days, OffsetDateTime::now_utc())?;
     if json {
         let certificates: Vec<_> = subjects
@@ -22,7 +27,10 @@ pub(super) fn certify(directory: &Path, subjects: &[Subject], days: u32, json: b
     }
     let mut text = String::new();
     if made.has_new_authority {
-        text += &format!("authority: {}; keep its key, ca.key, where nobody else comes\n", directory.display());
+        text += &format!(
+            "authority: {}; keep its key, ca.key, where nobody else comes\n",
+            directory.display()
+        );
     }
     for (subject, path) in subjects.iter().zip(&made.directories) {
         text += &format!("{} {}: {}\n", subject.role.name(), subject.name, path.display());

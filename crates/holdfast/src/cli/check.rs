@@ -21,7 +21,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
 pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<(), Failure> {
     let text = file.map(text_of).transpose()?;
-    let read = file.zip(text.as_deref()).map(|(file, text)| (name_of(file), plan_of(file, text, with_host)));
+    let read = file
+        .zip(text.as_deref())
+        .map(|(file, text)| (name_of(file), plan_of(file, text, with_host)));
     let mut checks = if with_host { host_check::host() } else { Vec::new() };
     if let Some((_, Ok(plan))) = read.as_ref().filter(|_| with_host) {
         checks.push(host_check::memory(plan, &Memory::of(plan)));
@@ -40,10 +42,15 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
     if json {
         let file = read.as_ref().map(|(name, result)| match result {
             Ok(plan) => right(name, plan, &warnings),
-            Err(mistake) => json!({ "path": name, "ok": false, "line": mistake.line, "column": mistake.column,
-                "width": mistake.width, "message": mistake.message }),
+            Err(mistake) => {
+                json!({ "path": name, "ok": false, "line": mistake.line, "column": mistake.column,
+                "width": mistake.width, "message": mistake.message })
+            }
         });
-        print(&format!("{}\n", json!({ "version": VERSION, "ok": code == 0, "checks": checks, "file": file })))?;
+        print(&format!(
+            "{}\n",
+            json!({ "version": VERSION, "ok": code == 0, "checks": checks, "file": file })
+        ))?;
     } else {
         let mut text = host_text(&checks, Style::of_stdout());
         if let Some((name, Ok(plan))) = &read {
@@ -82,7 +89,10 @@ pub(super) fn live(target: &Target, time: Duration, json: bool) -> Result<(), Fa
 }
 
 fn failed(checks: &[Check]) -> String {
-    let failed = checks.iter().filter(|check| check.outcome == Outcome::Fail).map(|check| check.name.as_str());
+    let failed = checks
+        .iter()
+        .filter(|check| check.outcome == Outcome::Fail)
+        .map(|check| check.name.as_str());
     failed.collect::<Vec<_>>().join(", ")
 }
 
@@ -103,7 +113,9 @@ pub(super) fn name_of(file: &Path) -> String {
 
 /// The text of a file, if its size is sensible.
 pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
-    let failed = |error: std::io::Error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", name_of(file)));
+    let failed = |error: std::io::Error| {
+        Failure::new(exit::CONFIGURATION, format!("{}: {error}", name_of(file)))
+    };
     let source: Box<dyn Read> = match file == Path::new("-") {
         true => Box::new(std::io::stdin()),
         false => Box::new(files::open(file).map_err(failed)?),
@@ -117,7 +129,10 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
         Err(error) => {
             let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            Err(Failure::new(exit::CONFIGURATION, format!("{}:{line}: this is not UTF-8", name_of(file))))
+            Err(Failure::new(
+                exit::CONFIGURATION,
+                format!("{}:{line}: this is not UTF-8", name_of(file)),
+            ))
         }
     }
 }
@@ -130,7 +145,8 @@ fn right(name: &str, plan: &Plan, warnings: &[config::Mistake]) -> Value {
 }
 
 fn counted(plan: &Plan) -> String {
-    let some = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let some =
+        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     [
         some(plan.ports.len(), "port"),
         some(plan.chains.len(), "chain"),
@@ -160,7 +176,11 @@ fn host_text(checks: &[Check], style: Style) -> String {
             Outcome::Warn => ("warn", Tone::Caution),
             Outcome::Fail => ("FAIL", Tone::Bad),
         };
-        table.row(vec![(check.name.clone(), Tone::Plain), (word.to_owned(), tone), (check.found.clone(), Tone::Plain)]);
+        table.row(vec![
+            (check.name.clone(), Tone::Plain),
+            (word.to_owned(), tone),
+            (check.found.clone(), Tone::Plain),
+        ]);
         if let Some(remedy) = &check.remedy {
             remedies += &format!("{}: {remedy}\n", style.paint(&check.name, tone));
         }

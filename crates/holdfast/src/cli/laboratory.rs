@@ -1,7 +1,8 @@
 //! The commands of the laboratory, which is another program: `holdfast-lab`.
 //!
-//! In: a command and its arguments, not looked at. Out: that program in this one's place, or
-//! the remedy where it is not installed. Never: a line of the laboratory in the daemon.
+//! In: a command and its arguments, not looked at. Out: that program in this one's place,
+//! or the remedy where it is not installed. Never: a line of the laboratory in the
+//! daemon.
 
 use holdfast_control::exit::{self, Failure};
 use std::ffi::OsString;
@@ -24,7 +25,11 @@ pub struct Handed {
 /// Runs a command of the laboratory in this process's place. Returns only if that fails.
 pub fn hand_over(command: &str, json: bool, handed: &Handed) -> Failure {
     let program = beside().unwrap_or_else(|| PROGRAM.into());
-    let error = Command::new(&program).args(json.then_some("--json")).arg(command).args(&handed.arguments).exec();
+    let error = Command::new(&program)
+        .args(json.then_some("--json"))
+        .arg(command)
+        .args(&handed.arguments)
+        .exec();
     let message = match error.kind() {
         ErrorKind::NotFound => format!(
             "`{command}` belongs to {PROGRAM}, which is neither beside this program nor in PATH: install it there, or build \

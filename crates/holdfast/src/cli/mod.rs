@@ -241,21 +241,34 @@ impl Operate {
     pub fn run(self, options: &Options) -> Result<(), Failure> {
         let (json, target) = (options.json, &options.target());
         match self {
-            Operate::Check { schema: true, .. } => print(&format!("{:#}\n", crate::config::schema())),
-            Operate::Check { live: true, seconds, .. } => check::live(target, Duration::from_secs(seconds), json),
+            Operate::Check { schema: true, .. } => {
+                print(&format!("{:#}\n", crate::config::schema()))
+            }
+            Operate::Check { live: true, seconds, .. } => {
+                check::live(target, Duration::from_secs(seconds), json)
+            }
             Operate::Check { file, no_host, .. } => check::check(file.as_deref(), !no_host, json),
             Operate::Apply { file, dry_run } => apply::apply(target, &file, dry_run, json),
-            Operate::Run { file, state_dir, host, join } => {
-                run::main(run::Options { file, join, control: target.path()?, tls: target.tls.clone(), state: state_dir, host })
-            }
+            Operate::Run { file, state_dir, host, join } => run::main(run::Options {
+                file,
+                join,
+                control: target.path()?,
+                tls: target.tls.clone(),
+                state: state_dir,
+                host,
+            }),
             Operate::Status { wait_safe, timeout } => {
                 asking::status(target, wait_safe.then(|| Duration::from_secs(timeout)), json)
             }
-            Operate::Flows { selector, limit } => asking::flows(target, &selector.join(" "), limit, json),
+            Operate::Flows { selector, limit } => {
+                asking::flows(target, &selector.join(" "), limit, json)
+            }
             Operate::Trace { selector, count, wait } => {
                 asking::trace(target, &selector.join(" "), count, Duration::from_secs(wait), json)
             }
-            Operate::Migrate { from, to, flows, selector } => moving::migrate(target, from, to, flows, &selector.join(" "), json),
+            Operate::Migrate { from, to, flows, selector } => {
+                moving::migrate(target, from, to, flows, &selector.join(" "), json)
+            }
             Operate::Drain { what, force } => moving::drain(target, &what, force, json),
             Operate::Restore { what } => moving::restore(target, &what, json),
             Operate::Explain { word } => reference::explain(&word.join(" "), json),
@@ -271,7 +284,9 @@ impl Keys {
     pub fn run(self, options: &Options) -> Result<(), Failure> {
         match self {
             Keys::Keygen { file, add } => keygen::keygen(&file, add, options.json),
-            Keys::Certify { directory, subjects, days } => certify::certify(&directory, &subjects, days, options.json),
+            Keys::Certify { directory, subjects, days } => {
+                certify::certify(&directory, &subjects, days, options.json)
+            }
         }
     }
 }

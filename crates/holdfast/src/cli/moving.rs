@@ -31,13 +31,20 @@ pub(super) fn migrate(
     let watched = Watched::new(&format!(
         "the flows of runtime {from} move on without this command: `holdfast status` shows where flows are"
     ))?;
-    let request = MigrateRequest { from: from.into(), to: to.map(u32::from), limit: Some(limit), filter: selector.to_owned() };
+    let request = MigrateRequest {
+        from: from.into(),
+        to: to.map(u32::from),
+        limit: Some(limit),
+        filter: selector.to_owned(),
+    };
     let progress = watched.watch(|each| client.migrate(request)?.watch(each))?;
     tell(&progress, "moved", json)?;
     match progress {
         Progress { failed: true, .. } => Err(Failure::new(
             exit::NEGATIVE,
-            format!("runtime {from} failed meanwhile: its flows were recovered, see `holdfast status`"),
+            format!(
+                "runtime {from} failed meanwhile: its flows were recovered, see `holdfast status`"
+            ),
         )),
         Progress { refused, .. } if refused > 0 => Err(Failure::new(
             exit::NEGATIVE,
@@ -49,7 +56,8 @@ pub(super) fn migrate(
 
 pub(super) fn drain(target: &Target, what: &str, force: bool, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
-    let (runtimes, host) = meant(&client, what, |state| [STATE_RUNNING, STATE_STARTING].contains(&state))?;
+    let (runtimes, host) =
+        meant(&client, what, |state| [STATE_RUNNING, STATE_STARTING].contains(&state))?;
     let watched = Watched::new(&format!(
         "the box goes on draining {what} without this command: `holdfast status` says when it is drained, and then `holdfast restore {what}` brings it back"
     ))?;
@@ -74,7 +82,9 @@ pub(super) fn drain(target: &Target, what: &str, force: bool, json: bool) -> Res
     match done.iter().find(|progress| progress.failed) {
         Some(Progress { runtime, .. }) => Err(Failure::new(
             exit::NEGATIVE,
-            format!("runtime {runtime} failed before it was empty: its flows were recovered, see `holdfast status`"),
+            format!(
+                "runtime {runtime} failed before it was empty: its flows were recovered, see `holdfast status`"
+            ),
         )),
         None => Ok(()),
     }
@@ -86,7 +96,10 @@ pub(super) fn restore(target: &Target, what: &str, json: bool) -> Result<(), Fai
     for runtime in runtimes {
         client.restore(runtime)?;
         match json {
-            true => print(&format!("{}\n", serde_json::json!({ "version": VERSION, "runtime": runtime })))?,
+            true => print(&format!(
+                "{}\n",
+                serde_json::json!({ "version": VERSION, "runtime": runtime })
+            ))?,
             false => print(&format!("runtime {runtime} is being started\n"))?,
         }
     }
@@ -95,20 +108,35 @@ pub(super) fn restore(target: &Target, what: &str, json: bool) -> Result<(), Fai
 
 /// A runtime by its number, or a host's runtimes in the wanted state, with the host's
 /// name.
-fn meant(client: &Client, what: &str, wanted: impl Fn(&str) -> bool) -> Result<(Vec<u32>, Option<String>), Failure> {
+fn meant(
+    client: &Client,
+    what: &str,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<(Vec<u32>, Option<String>), Failure> {
     if let Ok(runtime) = what.parse::<u16>() {
         return Ok((vec![runtime.into()], None));
     }
     let status = client.status()?;
     if !status.hosts.iter().any(|host| host.name == what) {
         let hosts: Vec<&str> = status.hosts.iter().map(|host| host.name.as_str()).collect();
-        let known = if hosts.is_empty() { "the box is on one host".to_owned() } else { format!("hosts: {}", hosts.join(", ")) };
-        return Err(Failure::new(exit::NEGATIVE, format!("`{what}` is neither a runtime's number nor a host; {known}")));
+        let known = if hosts.is_empty() {
+            "the box is on one host".to_owned()
+        } else {
+            format!("hosts: {}", hosts.join(", "))
+        };
+        return Err(Failure::new(
+            exit::NEGATIVE,
+            format!("`{what}` is neither a runtime's number nor a host; {known}"),
+        ));
     }
-    let of_host = status.runtimes().filter(|runtime| runtime.host == what && wanted(&runtime.state));
+    let of_host =
+        status.runtimes().filter(|runtime| runtime.host == what && wanted(&runtime.state));
     let runtimes: Vec<u32> = of_host.map(|runtime| runtime.id).collect();
     if runtimes.is_empty() {
-        return Err(Failure::new(exit::NEGATIVE, format!("no runtime of {what} is meant: `holdfast status` says what they are")));
+        return Err(Failure::new(
+            exit::NEGATIVE,
+            format!("no runtime of {what} is meant: `holdfast status` says what they are"),
+        ));
     }
     Ok((runtimes, Some(what.to_owned())))
 }
@@ -124,7 +152,9 @@ impl Watched {
     /// work continues.
     fn new(state: &str) -> Result<Watched, Failure> {
         let latest = Arc::new(Mutex::new(None));
-        let failed = |error: std::io::Error| Failure::new(exit::of_system(&error), format!("waiting for signals: {error}"));
+        let failed = |error: std::io::Error| {
+            Failure::new(exit::of_system(&error), format!("waiting for signals: {error}"))
+        };
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
         let (seen, state) = (latest.clone(), state.to_owned());
         let wait = move || {
@@ -132,7 +162,10 @@ impl Watched {
             let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
             let text = match &*seen {
                 Some(progress) => format!("{}; {state}", so_far(progress)),
-                None => "the box has not said that it has begun: `holdfast status` shows whether it has".to_owned(),
+                None => {
+                    "the box has not said that it has begun: `holdfast status` shows whether it has"
+                        .to_owned()
+                }
             };
             let _ = writeln!(std::io::stderr(), "{}{text}", if is_terminal() { CLEAR } else { "" });
             std::process::exit(BY_SIGNAL + signal);
@@ -142,7 +175,10 @@ impl Watched {
     }
 
     /// Waits until it is over, as `wait` does.
-    fn watch(&self, wait: impl FnOnce(&mut dyn FnMut(&Progress)) -> Result<Progress, Failure>) -> Result<Progress, Failure> {
+    fn watch(
+        &self,
+        wait: impl FnOnce(&mut dyn FnMut(&Progress)) -> Result<Progress, Failure>,
+    ) -> Result<Progress, Failure> {
         let is_terminal = is_terminal();
         let mut told_at = Instant::now();
         wait(&mut |progress| {
@@ -175,5 +211,9 @@ fn tell(progress: &Progress, what: &str, json: bool) -> Result<(), Failure> {
         return print(&format!("{}\n", object(progress)));
     }
     let Progress { runtime, moved, took_us, .. } = progress;
-    print(&format!("runtime {runtime} {what} {moved} flows in {}.{:03} ms\n", took_us / 1000, took_us % 1000))
+    print(&format!(
+        "runtime {runtime} {what} {moved} flows in {}.{:03} ms\n",
+        took_us / 1000,
+        took_us % 1000
+    ))
 }

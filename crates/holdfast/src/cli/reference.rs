@@ -18,8 +18,12 @@ pub(super) fn explain(word: &str, json: bool) -> Result<(), Failure> {
         return print(&format!("{}\n", json!({ "version": VERSION, "words": list })));
     }
     if word.is_empty() {
-        let row = |word: &Word| vec![word.word.to_owned(), word.kind.to_owned(), word.meaning.to_owned()];
-        return print(&Table::of(&["word", "kind", "meaning"], words.iter().map(row)).text(Style::of_stdout()));
+        let row =
+            |word: &Word| vec![word.word.to_owned(), word.kind.to_owned(), word.meaning.to_owned()];
+        return print(
+            &Table::of(&["word", "kind", "meaning"], words.iter().map(row))
+                .text(Style::of_stdout()),
+        );
     }
     let line = |word: &Word| format!("{} ({}): {}\n", word.word, word.kind, word.meaning);
     print(&words.iter().map(line).collect::<String>())
@@ -37,12 +41,18 @@ pub(super) fn functions(name: Option<&str>, json: bool) -> Result<(), Failure> {
         Some(schema) => print(&format!("{schema:#}\n")),
         None => {
             let known = catalog::names().join(", ");
-            Err(Failure::new(exit::NEGATIVE, format!("there is no function `{}`: {known}", name.escape_debug())))
+            Err(Failure::new(
+                exit::NEGATIVE,
+                format!("there is no function `{}`: {known}", name.escape_debug()),
+            ))
         }
     }
 }
 
-pub(super) fn completions(mut command: clap::Command, shell: clap_complete::Shell) -> Result<(), Failure> {
+pub(super) fn completions(
+    mut command: clap::Command,
+    shell: clap_complete::Shell,
+) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "holdfast", &mut script);
     print(&String::from_utf8_lossy(&script))
@@ -50,13 +60,14 @@ pub(super) fn completions(mut command: clap::Command, shell: clap_complete::Shel
 
 pub(super) fn manual(command: clap::Command, directory: Option<&Path>) -> Result<(), Failure> {
     match directory {
-        Some(directory) => clap_mangen::generate_to(command, directory)
-            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("{}: {error}", directory.display()))),
+        Some(directory) => clap_mangen::generate_to(command, directory).map_err(|error| {
+            Failure::new(exit::UNAVAILABLE, format!("{}: {error}", directory.display()))
+        }),
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(command)
-                .render(&mut page)
-                .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the manual page: {error}")))?;
+            clap_mangen::Man::new(command).render(&mut page).map_err(|error| {
+                Failure::new(exit::UNAVAILABLE, format!("the manual page: {error}"))
+            })?;
             print(&String::from_utf8_lossy(&page))
         }
     }

@@ -29,7 +29,11 @@ impl BfdKeyType {
 
 /// Writes the defaults out, in one of their spellings.
 pub(super) fn say_in_full(config: &mut BfdConfig) {
-    let interval = config.interval.as_ref().and_then(|interval| microseconds(&interval.0).ok()).unwrap_or(INTERVAL);
+    let interval = config
+        .interval
+        .as_ref()
+        .and_then(|interval| microseconds(&interval.0).ok())
+        .unwrap_or(INTERVAL);
     config.interval = Some(Word(format!("{interval}us")));
     config.multiplier.get_or_insert(MULTIPLIER);
 }
@@ -62,23 +66,36 @@ fn microseconds(text: &str) -> Result<u32, String> {
     };
     let number: Option<u64> = number.parse().ok().filter(|_| factor != 0);
     let Some(number) = number else {
-        return Err(format!("`{}` is no time: write a number and `ms`, `us` or `s`, like 50ms", text.escape_debug()));
+        return Err(format!(
+            "`{}` is no time: write a number and `ms`, `us` or `s`, like 50ms",
+            text.escape_debug()
+        ));
     };
-    let time = number.checked_mul(factor).and_then(|time| u32::try_from(time).ok()).filter(|time| INTERVALS.contains(time));
+    let time = number
+        .checked_mul(factor)
+        .and_then(|time| u32::try_from(time).ok())
+        .filter(|time| INTERVALS.contains(time));
     time.ok_or_else(|| format!("`interval` is between 3300us and 10s, not {}", text.escape_debug()))
 }
 
-pub(super) fn read(config: &Config, networks: &mut Networks, root: Spot<'_>) -> Result<Vec<BfdPeer>, Mistake> {
+pub(super) fn read(
+    config: &Config,
+    networks: &mut Networks,
+    root: Spot<'_>,
+) -> Result<Vec<BfdPeer>, Mistake> {
     let mut peers: Vec<BfdPeer> = Vec::new();
     for (number, (name, port)) in (0u8..).zip(&config.ports) {
         for (at, bfd) in port.bfd.iter().enumerate() {
             let spot = root.key("ports").key(name).key("bfd").index(at);
             let address = networks.watch(&bfd.peer, number, spot.key("peer"))?;
-            let interval = bfd.interval.as_ref().map_or(Ok(INTERVAL), |interval| microseconds(&interval.0));
+            let interval =
+                bfd.interval.as_ref().map_or(Ok(INTERVAL), |interval| microseconds(&interval.0));
             let interval = interval.map_err(|message| spot.key("interval").mistake(message))?;
             let multiplier = bfd.multiplier.unwrap_or(MULTIPLIER);
             if multiplier == 0 {
-                return Err(spot.key("multiplier").mistake("`multiplier` is between 1 and 255, not 0"));
+                return Err(spot
+                    .key("multiplier")
+                    .mistake("`multiplier` is between 1 and 255, not 0"));
             }
             if bfd.key.as_ref().is_some_and(|key| key.file.is_empty()) {
                 return Err(spot.key("key").key("file").mistake("`file` is a file's path"));
@@ -99,7 +116,11 @@ pub(super) fn read(config: &Config, networks: &mut Networks, root: Spot<'_>) -> 
 /// The text says what is wrong with it.
 pub(super) fn load(path: &Path, config: &BfdKeyConfig) -> Result<Key, String> {
     let name = path.display();
-    let bytes = read_secret(path, &format!("install -m 600 /dev/stdin {name}"), "install -m 600 /dev/stdin FILE")?;
+    let bytes = read_secret(
+        path,
+        &format!("install -m 600 /dev/stdin {name}"),
+        "install -m 600 /dev/stdin FILE",
+    )?;
     // Editors end the last line with a newline.
     let secret = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
@@ -108,8 +129,9 @@ pub(super) fn load(path: &Path, config: &BfdKeyConfig) -> Result<Key, String> {
         BfdKeyType::MeticulousKeyedSha1 => (KeyKind::MeticulousKeyedSha1, 20),
         BfdKeyType::Password => (KeyKind::Password, 16),
     };
-    Key::new(kind, config.id, secret)
-        .ok_or_else(|| format!("`{name}` holds {} bytes: a `{}` has 1 to {most}", secret.len(), config.kind.name()))
+    Key::new(kind, config.id, secret).ok_or_else(|| {
+        format!("`{name}` holds {} bytes: a `{}` has 1 to {most}", secret.len(), config.kind.name())
+    })
 }
 
 #[cfg(test)]
@@ -118,7 +140,10 @@ mod tests {
 
     #[test]
     fn a_time_has_a_unit_and_bounds() {
-        assert_eq!((microseconds("50ms"), microseconds("3300us"), microseconds("10 s")), (Ok(50_000), Ok(3_300), Ok(10_000_000)));
+        assert_eq!(
+            (microseconds("50ms"), microseconds("3300us"), microseconds("10 s")),
+            (Ok(50_000), Ok(3_300), Ok(10_000_000))
+        );
         for (wrong, expected) in [
             ("50", "no time"),
             ("", "no time"),
@@ -130,7 +155,10 @@ mod tests {
             ("11s", "between"),
             ("18446744073709551615s", "between"),
         ] {
-            assert!(microseconds(wrong).is_err_and(|message| message.contains(expected)), "{wrong}");
+            assert!(
+                microseconds(wrong).is_err_and(|message| message.contains(expected)),
+                "{wrong}"
+            );
         }
     }
 }

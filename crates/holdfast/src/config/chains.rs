@@ -62,26 +62,38 @@ impl ChainPlan {
 }
 
 /// Reads the chains, in the order of their numbers, and the shared state of their flows.
-pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -> Result<(Vec<ChainPlan>, Named), Mistake> {
+pub(super) fn read(
+    config: &Config,
+    switches: &[SwitchEntry],
+    root: Spot<'_>,
+) -> Result<(Vec<ChainPlan>, Named), Mistake> {
     if config.chains.is_empty() || config.chains.len() > MAX_CHAINS {
-        return Err(root.name("chains").mistake(format!("between 1 and {MAX_CHAINS} chains are needed")));
+        return Err(root
+            .name("chains")
+            .mistake(format!("between 1 and {MAX_CHAINS} chains are needed")));
     }
     let mut chains = Vec::new();
     let mut shared = Named { pools: Vec::new(), statistics: Vec::new() };
     for (number, (name, chain)) in (0u16..).zip(&config.chains) {
         let spot = root.key("chains").key(name);
         if chain.functions.is_empty() {
-            return Err(spot
-                .name("functions")
-                .mistake(format!("chain `{name}` has no function: `forward` lets everything pass")));
+            return Err(spot.name("functions").mistake(format!(
+                "chain `{name}` has no function: `forward` lets everything pass"
+            )));
         }
         if chain.functions.len() > MAX_FUNCTIONS {
-            return Err(spot.name("functions").mistake(format!("chain `{name}` has more than {MAX_FUNCTIONS} functions")));
+            return Err(spot
+                .name("functions")
+                .mistake(format!("chain `{name}` has more than {MAX_FUNCTIONS} functions")));
         }
-        let switch = chain.switch.as_ref().and_then(|switch| config.switches.keys().position(|name| name == switch));
+        let switch = chain
+            .switch
+            .as_ref()
+            .and_then(|switch| config.switches.keys().position(|name| name == switch));
         let zones = &switches[switch.unwrap_or(0)].zones;
         let functions = chain.functions.iter().enumerate();
-        let functions = functions.map(|(at, function)| function_of(function, zones, spot.key("functions").index(at)));
+        let functions = functions
+            .map(|(at, function)| function_of(function, zones, spot.key("functions").index(at)));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         one_source_limit(&functions, spot.key("functions"))?;
         let mut protection = protection_of(config, name, root)?;
@@ -99,11 +111,14 @@ pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) ->
         let named = named.at_server(protection.server_rest());
         shared.pools.extend(named.pools);
         shared.statistics.extend(named.statistics);
-        let layout = ChainLayout::of(functions.iter().map(|function| (function.name(), function.layout())));
+        let layout =
+            ChainLayout::of(functions.iter().map(|function| (function.name(), function.layout())));
         let switch = switch_node(switch.unwrap_or(0) as u16);
         chains.push(ChainPlan { name: name.clone(), switch, functions, layout, protection });
     }
-    if config.state_server.is_some() && !chains.iter().any(|chain| chain.protection.needs_state_server()) {
+    if config.state_server.is_some()
+        && !chains.iter().any(|chain| chain.protection.needs_state_server())
+    {
         let message = "no chain has a state server (`protection: rescue`, or `shared: state-server`): leave `state_server` out";
         return Err(root.name("state_server").mistake(message));
     }
@@ -119,10 +134,14 @@ pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) ->
 /// kind stands before it. The switch counts a source's flows as they enter the chain; a
 /// `nat` behind another one sees other sources.
 fn one_source_limit(functions: &[Arc<dyn Configured>], spot: Spot<'_>) -> Result<(), Mistake> {
-    for (at, function) in functions.iter().enumerate().filter(|(_, function)| function.source_limit().is_some()) {
+    for (at, function) in
+        functions.iter().enumerate().filter(|(_, function)| function.source_limit().is_some())
+    {
         let name = function.name();
         let mut before = functions[..at].iter();
-        if let Some(first) = before.find(|other| other.name() == name || other.source_limit().is_some()) {
+        if let Some(first) =
+            before.find(|other| other.name() == name || other.source_limit().is_some())
+        {
             let first = first.name();
             return Err(spot.index(at).name(name).mistake(format!(
                 "{name}: the switch counts a source's flows as they enter the chain: only its first `{first}` can limit them"
@@ -157,28 +176,38 @@ fn protection_of(config: &Config, chain: &str, root: Spot<'_>) -> Result<Plan, M
     Ok(plan)
 }
 
-fn function_of(config: &FunctionConfig, zones: &Zones, spot: Spot<'_>) -> Result<Arc<dyn Configured>, Mistake> {
+fn function_of(
+    config: &FunctionConfig,
+    zones: &Zones,
+    spot: Spot<'_>,
+) -> Result<Arc<dyn Configured>, Mistake> {
     let known = catalog::names();
     let (name, value) = match config.entries.as_slice() {
         [(name, value)] => (name, value),
         [] => return Err(spot.mistake("a function has a name")),
-        [(first, Value::Null), (second, _), ..] if known.contains(&first.as_str()) && !known.contains(&second.as_str()) => {
+        [(first, Value::Null), (second, _), ..]
+            if known.contains(&first.as_str()) && !known.contains(&second.as_str()) =>
+        {
             return Err(spot.name(second).mistake(format!(
                 "`{second}` stands beside `{first}`, not below it: indent it further, or write `{first}: {{ … }}`"
             )));
         }
         [(first, _), (second, _), ..] => {
-            return Err(spot
-                .name(second)
-                .mistake(format!("`{second}` stands in the same item as `{first}`: begin it with `- `")));
+            return Err(spot.name(second).mistake(format!(
+                "`{second}` stands in the same item as `{first}`: begin it with `- `"
+            )));
         }
     };
     let here = spot.name(name);
     if !known.contains(&name.as_str()) {
         let near = suggestion(name, known.iter().copied());
-        return Err(here.mistake(format!("there is no function `{name}`: {}{near}", listed(known.iter().copied()))));
+        return Err(here.mistake(format!(
+            "there is no function `{name}`: {}{near}",
+            listed(known.iter().copied())
+        )));
     }
-    catalog::configured(name, value, zones).map_err(|error| of_function(name, &error, here, spot.key(name)))
+    catalog::configured(name, value, zones)
+        .map_err(|error| of_function(name, &error, here, spot.key(name)))
 }
 
 /// A function's mistake in its configuration: `here` is its name, `below` the
@@ -213,7 +242,9 @@ const NOT_UNICAST: [(&str, &str); 9] = [
 
 /// The first of these ranges that the prefix overlaps, and its meaning.
 fn not_unicast(prefix: &Prefix) -> Option<(&'static str, &'static str)> {
-    NOT_UNICAST.into_iter().find(|(range, _)| range.parse().is_ok_and(|range: Prefix| range.overlaps(prefix)))
+    NOT_UNICAST
+        .into_iter()
+        .find(|(range, _)| range.parse().is_ok_and(|range: Prefix| range.overlaps(prefix)))
 }
 
 /// Checks that functions and the box itself do not claim the same addresses. The
@@ -233,8 +264,11 @@ pub(super) fn owned(
         for (at, function) in chain.functions.iter().enumerate() {
             let name = function.name();
             let spot = root.key("chains").key(&chain.name).key("functions").index(at);
-            let written =
-                config.chains.get(&chain.name).and_then(|chain| chain.functions.get(at)).and_then(|f| f.entries.first());
+            let written = config
+                .chains
+                .get(&chain.name)
+                .and_then(|chain| chain.functions.get(at))
+                .and_then(|f| f.entries.first());
             let addresses = function.owned_addresses();
             let place = |prefix: &Prefix| match written {
                 Some((key, _)) => {
@@ -244,7 +278,9 @@ pub(super) fn owned(
                 }
                 None => spot,
             };
-            let has_pool = pools.iter().any(|pool| (pool.id.chain, usize::from(pool.id.function)) == (number, at));
+            let has_pool = pools
+                .iter()
+                .any(|pool| (pool.id.chain, usize::from(pool.id.function)) == (number, at));
             for prefix in addresses {
                 if let Some((range, what)) = not_unicast(&prefix) {
                     return Err(place(&prefix)
@@ -254,13 +290,16 @@ pub(super) fn owned(
                     let wrong = if whose != switch {
                         Some("which is another switch's: what is sent there never reaches this chain".to_owned())
                     } else if prefix != Prefix::host(address) {
-                        Some(format!("with others: name {address} alone, if the chain and the box are to share it"))
+                        Some(format!(
+                            "with others: name {address} alone, if the chain and the box are to share it"
+                        ))
                     } else {
                         None
                     };
                     if let Some(wrong) = wrong {
-                        let text =
-                            format!("{name}: {prefix} contains {address}, the box's own address on port `{port}`, {wrong}");
+                        let text = format!(
+                            "{name}: {prefix} contains {address}, the box's own address on port `{port}`, {wrong}"
+                        );
                         return Err(place(&prefix).mistake(text));
                     }
                 }
@@ -277,9 +316,12 @@ pub(super) fn owned(
                 // Two pools cannot coordinate: both would give the same address and port
                 // to different flows.
                 if has_pool {
-                    if let Some((other, function, whose)) = taken.iter().find(|(other, ..)| other.overlaps(&prefix)) {
-                        return Err(place(&prefix)
-                            .mistake(format!("{name}: {prefix} overlaps {other} of `{function}` in chain `{whose}`")));
+                    if let Some((other, function, whose)) =
+                        taken.iter().find(|(other, ..)| other.overlaps(&prefix))
+                    {
+                        return Err(place(&prefix).mistake(format!(
+                            "{name}: {prefix} overlaps {other} of `{function}` in chain `{whose}`"
+                        )));
                     }
                     taken.push((prefix, name, &chain.name));
                 }
@@ -294,16 +336,25 @@ pub(super) fn owned(
 
 /// Reads the prefixes for which the box answers ping, among the addresses that the chain
 /// owns.
-fn answers_ping(config: &Config, chain: &str, owned: &[Prefix], root: Spot<'_>) -> Result<Vec<Prefix>, Mistake> {
+fn answers_ping(
+    config: &Config,
+    chain: &str,
+    owned: &[Prefix],
+    root: Spot<'_>,
+) -> Result<Vec<Prefix>, Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.answers_ping.as_ref());
     let spot = root.key("chains").key(chain).key("answers_ping");
     let read = |(at, text): (usize, &str)| {
         let spot = spot.index(at);
-        let prefix: Prefix = text.parse().map_err(|error: SelectorError| spot.mistake_at(error.offset, error.message))?;
+        let prefix: Prefix = text
+            .parse()
+            .map_err(|error: SelectorError| spot.mistake_at(error.offset, error.message))?;
         if owned.iter().any(|own| own.covers(&prefix)) {
             return Ok(prefix);
         }
-        let own = listed(owned.iter().map(Prefix::to_string).collect::<Vec<_>>().iter().map(String::as_str));
+        let own = listed(
+            owned.iter().map(Prefix::to_string).collect::<Vec<_>>().iter().map(String::as_str),
+        );
         let own = if own.is_empty() { "it has none".to_owned() } else { own };
         Err(spot.mistake(format!("no pool or service of chain `{chain}` has {prefix}: {own}")))
     };

@@ -4,16 +4,18 @@
 //! In: two plans. Out: a [`Difference`] for each key that differs, with its place in the
 //! second file (for a missing key, the place where it would be), its kind, and its
 //! meaning for flows; and the rules that come and go. Never: a difference between two
-//! spellings of the same, except in functions, whose keys are compared as written. The table ([`kinds`](super::kinds)) has the keys and their
-//! kinds, by which structs are compared; this module compares values.
+//! spellings of the same, except in functions, whose keys are compared as written. The
+//! table ([`kinds`](super::kinds)) has the keys and their kinds, by which structs are
+//! compared; this module compares values.
 
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::mistake::Mistake;
 use super::plan::Plan;
 use super::raw::{
-    BfdConfig, BfdKeyConfig, BfdKeyType, Config, ControlConfig, EtcdConfig, FabricFileConfig, HostFabric, HostNetwork, OneOrMany,
-    ProtectionConfig, ReversePathConfig, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, ServerStandby, ServerTransport,
-    StateServerSettings, TlsConfig, TlsFiles, Word,
+    BfdConfig, BfdKeyConfig, BfdKeyType, Config, ControlConfig, EtcdConfig, FabricFileConfig,
+    HostFabric, HostNetwork, OneOrMany, ProtectionConfig, ReversePathConfig, RouteConfig,
+    RuleConfig, RuntimesConfig, RuntimesRange, ServerStandby, ServerTransport, StateServerSettings,
+    TlsConfig, TlsFiles, Word,
 };
 use super::source::Spot;
 use super::{bfd, protection};
@@ -71,8 +73,14 @@ pub struct RuleChange {
 /// The changes from one set of rules to the other, removals first. The rules' order has
 /// no meaning.
 pub fn rule_changes(running: &[Rule], new: &[Rule]) -> Vec<RuleChange> {
-    let gone = running.iter().filter(|rule| !new.contains(rule)).map(|rule| RuleChange { is_new: false, rule: rule.clone() });
-    let come = new.iter().filter(|rule| !running.contains(rule)).map(|rule| RuleChange { is_new: true, rule: rule.clone() });
+    let gone = running
+        .iter()
+        .filter(|rule| !new.contains(rule))
+        .map(|rule| RuleChange { is_new: false, rule: rule.clone() });
+    let come = new
+        .iter()
+        .filter(|rule| !running.contains(rule))
+        .map(|rule| RuleChange { is_new: true, rule: rule.clone() });
     gone.chain(come).collect()
 }
 
@@ -80,8 +88,13 @@ pub fn rule_changes(running: &[Rule], new: &[Rule]) -> Vec<RuleChange> {
 pub fn differences(running: &Plan, new: &Plan) -> Vec<Difference> {
     let (root, mut found) = (new.source.root(), Vec::new());
     // The whole file has no row of its own: every key below has one.
-    let at =
-        At { path: String::new(), parent: root, key: String::new(), spot: root, row: Row { kind: Kind::Restart, flows: "" } };
+    let at = At {
+        path: String::new(),
+        parent: root,
+        key: String::new(),
+        spot: root,
+        row: Row { kind: Kind::Restart, flows: "" },
+    };
     said_in_full(running).compare(&said_in_full(new), &at, &mut found);
     found
 }
@@ -91,7 +104,11 @@ fn said_in_full(plan: &Plan) -> Config {
     let mut config = plan.raw.clone();
     let runtimes = |written: &mut Option<RuntimesConfig>| {
         let (min, max) = range(*written);
-        *written = Some(RuntimesConfig::Range(RuntimesRange { count: None, min: Some(min), max: Some(max) }));
+        *written = Some(RuntimesConfig::Range(RuntimesRange {
+            count: None,
+            min: Some(min),
+            max: Some(max),
+        }));
     };
     runtimes(&mut config.runtimes);
     config.clusters.values_mut().for_each(|cluster| runtimes(&mut cluster.runtimes));
@@ -103,7 +120,10 @@ fn said_in_full(plan: &Plan) -> Config {
     config.state_server.get_or_insert_default().provider.clone_from(&plan.state_servers.provider);
     for (chain, planned) in config.chains.values_mut().zip(&plan.chains) {
         chain.cluster.get_or_insert_with(|| DEFAULT_CLUSTER.to_owned());
-        chain.protection = Some(ProtectionConfig::Preset(protection::words(&planned.protection, chain.protection.as_ref())));
+        chain.protection = Some(ProtectionConfig::Preset(protection::words(
+            &planned.protection,
+            chain.protection.as_ref(),
+        )));
     }
     config
 }
@@ -122,22 +142,36 @@ pub(super) struct At<'s> {
 impl<'s> At<'s> {
     /// A key below.
     pub(super) fn key(&self, key: &str, row: Row) -> At<'s> {
-        let path = if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
+        let path =
+            if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
         At { path, parent: self.spot, key: key.to_owned(), spot: self.spot.key(key), row }
     }
 
     /// An item of a list.
     pub(super) fn index(&self, number: usize) -> At<'s> {
         let spot = self.spot.index(number);
-        At { path: format!("{}[{number}]", self.path), parent: self.spot, key: String::new(), spot, row: self.row }
+        At {
+            path: format!("{}[{number}]", self.path),
+            parent: self.spot,
+            key: String::new(),
+            spot,
+            row: self.row,
+        }
     }
 
     fn difference(&self, spot: Spot<'_>, what: &str, verb: &str) -> Difference {
         let how = match self.row.kind {
             Kind::Live => format!("it is {verb} while the box runs, {}", self.row.flows),
-            Kind::Restart => format!("it is {verb} by a restart only, which ends all flows; afterwards {}", self.row.flows),
+            Kind::Restart => format!(
+                "it is {verb} by a restart only, which ends all flows; afterwards {}",
+                self.row.flows
+            ),
         };
-        Difference { path: self.path.clone(), row: self.row, mistake: spot.mistake(format!("{what}: {how}")) }
+        Difference {
+            path: self.path.clone(),
+            row: self.row,
+            mistake: spot.mistake(format!("{what}: {how}")),
+        }
     }
 
     /// Reports that the key has another value, in words.
@@ -146,13 +180,29 @@ impl<'s> At<'s> {
     }
 
     /// As `changed`, from this item on; without an item the new value ends too early.
-    pub(super) fn changed_from(&self, item: Option<At<'s>>, running: &str, new: &str) -> Difference {
-        self.changed_at(item.map_or_else(|| self.parent.name(&self.key), |item| item.spot), running, new)
+    pub(super) fn changed_from(
+        &self,
+        item: Option<At<'s>>,
+        running: &str,
+        new: &str,
+    ) -> Difference {
+        self.changed_at(
+            item.map_or_else(|| self.parent.name(&self.key), |item| item.spot),
+            running,
+            new,
+        )
     }
 
     fn changed_at(&self, spot: Spot<'_>, running: &str, new: &str) -> Difference {
-        let words = |words: &str| if words.is_empty() { "not set".to_owned() } else { format!("`{words}`") };
-        let what = format!("`{}` is {} in the running box and {} here", self.path, words(running), words(new));
+        let words = |words: &str| {
+            if words.is_empty() { "not set".to_owned() } else { format!("`{words}`") }
+        };
+        let what = format!(
+            "`{}` is {} in the running box and {} here",
+            self.path,
+            words(running),
+            words(new)
+        );
         self.difference(spot, &what, "changed")
     }
 
@@ -281,7 +331,8 @@ impl Compare for Vec<RouteConfig> {
         };
         let all = |routes: &Self| routes.iter().map(words).collect::<Vec<_>>();
         let (running, new) = (all(self), all(new));
-        for (number, route) in new.iter().enumerate().filter(|(_, route)| !running.contains(route)) {
+        for (number, route) in new.iter().enumerate().filter(|(_, route)| !running.contains(route))
+        {
             found.push(At { path: format!("{}: {route}", at.path), ..at.index(number) }.added());
         }
         for route in running.iter().filter(|route| !new.contains(route)) {
@@ -294,7 +345,8 @@ impl Compare for Vec<RouteConfig> {
 /// key.
 impl Compare for Vec<BfdConfig> {
     fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
-        let peers = |routers: &Self| routers.iter().map(|router| router.peer.clone()).collect::<Vec<_>>();
+        let peers =
+            |routers: &Self| routers.iter().map(|router| router.peer.clone()).collect::<Vec<_>>();
         let (running_peers, new_peers) = (peers(self), peers(new));
         if running_peers != new_peers {
             return running_peers.compare(&new_peers, at, found);
@@ -314,7 +366,9 @@ impl Compare for TlsConfig {
     fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
         let words = |tls: &TlsConfig| match tls {
             TlsConfig::Directory(directory) => directory.clone(),
-            TlsConfig::Files(TlsFiles { ca, certificate, key }) => format!("{ca}, {certificate}, {key}"),
+            TlsConfig::Files(TlsFiles { ca, certificate, key }) => {
+                format!("{ca}, {certificate}, {key}")
+            }
         };
         match (self, new) {
             (TlsConfig::Files(running), TlsConfig::Files(new)) => running.compare(new, at, found),

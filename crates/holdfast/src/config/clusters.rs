@@ -26,19 +26,31 @@ pub struct Cluster {
 }
 
 /// Reads the clusters that have chains; the default one, if it has any, is the first.
-pub(super) fn read(config: &Config, built: &[ChainPlan], root: Spot<'_>) -> Result<Vec<Cluster>, Mistake> {
+pub(super) fn read(
+    config: &Config,
+    built: &[ChainPlan],
+    root: Spot<'_>,
+) -> Result<Vec<Cluster>, Mistake> {
     let names = || config.clusters.keys().map(String::as_str);
-    for (wanted, chain) in config.chains.iter().filter_map(|(name, chain)| chain.cluster.as_ref().map(|wanted| (wanted, name))) {
+    for (wanted, chain) in config
+        .chains
+        .iter()
+        .filter_map(|(name, chain)| chain.cluster.as_ref().map(|wanted| (wanted, name)))
+    {
         if !config.clusters.contains_key(wanted) {
             let (near, known) = (suggestion(wanted, names()), listed(names()));
-            let known = if config.clusters.is_empty() { "`clusters` names none".to_owned() } else { known };
+            let known =
+                if config.clusters.is_empty() { "`clusters` names none".to_owned() } else { known };
             let spot = root.key("chains").key(chain).key("cluster");
             return Err(spot.mistake(format!("there is no cluster `{wanted}`: {known}{near}")));
         }
     }
     let of = |wanted: Option<&str>| -> Vec<u16> {
         let chains = config.chains.values().zip(0u16..);
-        chains.filter(|(chain, _)| chain.cluster.as_deref() == wanted).map(|(_, number)| number).collect()
+        chains
+            .filter(|(chain, _)| chain.cluster.as_deref() == wanted)
+            .map(|(_, number)| number)
+            .collect()
     };
     let mut clusters = Vec::new();
     let shared = of(None);
@@ -47,7 +59,9 @@ pub(super) fn read(config: &Config, built: &[ChainPlan], root: Spot<'_>) -> Resu
         let (_, max) = range(config.runtimes);
         clusters.push(Cluster { name: DEFAULT_CLUSTER.to_owned(), runtimes, max, chains: shared });
     } else if config.runtimes.is_some() {
-        return Err(root.name("runtimes").mistake("every chain asks for a cluster of its own: nobody would use these runtimes"));
+        return Err(root.name("runtimes").mistake(
+            "every chain asks for a cluster of its own: nobody would use these runtimes",
+        ));
     }
     for (cluster, settings) in &config.clusters {
         let spot = root.key("clusters").name(cluster);
@@ -59,24 +73,33 @@ pub(super) fn read(config: &Config, built: &[ChainPlan], root: Spot<'_>) -> Resu
         }
         let chains = of(Some(cluster));
         if chains.is_empty() {
-            return Err(spot.mistake(format!("no chain asks for `cluster: {cluster}`: nobody would use its runtimes")));
+            return Err(spot.mistake(format!(
+                "no chain asks for `cluster: {cluster}`: nobody would use its runtimes"
+            )));
         }
-        let runtimes = runtimes(settings.runtimes, root.key("clusters").key(cluster).key("runtimes"))?;
+        let runtimes =
+            runtimes(settings.runtimes, root.key("clusters").key(cluster).key("runtimes"))?;
         let (_, max) = range(settings.runtimes);
         clusters.push(Cluster { name: cluster.clone(), runtimes, max, chains });
     }
     scaling(config, root)?;
     let total: u32 = clusters.iter().map(|cluster| u32::from(cluster.max)).sum();
     if total > u32::from(MAX_RUNTIMES) {
-        return Err(root
-            .name("clusters")
-            .mistake(format!("at most {MAX_RUNTIMES} runtimes are possible on one host, not {total}")));
+        return Err(root.name("clusters").mistake(format!(
+            "at most {MAX_RUNTIMES} runtimes are possible on one host, not {total}"
+        )));
     }
     for (number, chain) in (0u16..).zip(built) {
         let least = chain.protection.least_runtimes();
-        let short = clusters.iter().find(|cluster| cluster.chains.contains(&number) && cluster.runtimes < least);
+        let short = clusters
+            .iter()
+            .find(|cluster| cluster.chains.contains(&number) && cluster.runtimes < least);
         if let Some(cluster) = short {
-            let whose = if cluster.name == DEFAULT_CLUSTER { String::new() } else { format!(" in cluster `{}`", cluster.name) };
+            let whose = if cluster.name == DEFAULT_CLUSTER {
+                String::new()
+            } else {
+                format!(" in cluster `{}`", cluster.name)
+            };
             return Err(root.key("chains").key(&chain.name).key("protection").mistake(format!(
                 "under this protection other runtimes take over the flows of one that fails, so at least {least} are needed{whose}: `runtimes: {{ min: {least} }}`"
             )));
@@ -114,21 +137,31 @@ fn runtimes(written: Option<RuntimesConfig>, spot: Spot<'_>) -> Result<u16, Mist
     let Some(written) = written else { return Ok(DEFAULT_RUNTIMES) };
     let range = written.range();
     if range.count.is_some() && (range.min.is_some() || range.max.is_some()) {
-        return Err(spot.name("count").mistake("`count` says exactly how many: leave out `min` and `max`"));
+        return Err(spot
+            .name("count")
+            .mistake("`count` says exactly how many: leave out `min` and `max`"));
     }
     let (key, min) = match (range.count, range.min) {
         (Some(count), _) => ("count", count),
         (None, Some(min)) => ("min", min),
-        (None, None) => return Err(spot.mistake("how many runtimes? `runtimes: 3`, or `runtimes: { min: 2, max: 4 }`")),
+        (None, None) => {
+            return Err(
+                spot.mistake("how many runtimes? `runtimes: 3`, or `runtimes: { min: 2, max: 4 }`")
+            );
+        }
     };
     if min == 0 || min > MAX_RUNTIMES {
-        return Err(spot.key(key).mistake(format!("between 1 and {MAX_RUNTIMES} runtimes are possible, not {min}")));
+        return Err(spot
+            .key(key)
+            .mistake(format!("between 1 and {MAX_RUNTIMES} runtimes are possible, not {min}")));
     }
     match range.max {
-        Some(max) if max < min => Err(spot.key("max").mistake(format!("`max` is {max}, less than `min`, which is {min}"))),
-        Some(max) if max > MAX_RUNTIMES => {
-            Err(spot.key("max").mistake(format!("between 1 and {MAX_RUNTIMES} runtimes are possible, not {max}")))
+        Some(max) if max < min => {
+            Err(spot.key("max").mistake(format!("`max` is {max}, less than `min`, which is {min}")))
         }
+        Some(max) if max > MAX_RUNTIMES => Err(spot
+            .key("max")
+            .mistake(format!("between 1 and {MAX_RUNTIMES} runtimes are possible, not {max}"))),
         _ => Ok(min),
     }
 }

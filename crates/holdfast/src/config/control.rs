@@ -37,8 +37,13 @@ impl Control {
 }
 
 /// A host's own listening address. [`read`] checks that the section exists too.
-pub(super) fn own_address(host: &HostSettings, spot: Spot<'_>) -> Result<Option<SocketAddr>, Mistake> {
-    let read = |text: &String| control_address(text).map_err(|message| spot.key("control").mistake(message));
+pub(super) fn own_address(
+    host: &HostSettings,
+    spot: Spot<'_>,
+) -> Result<Option<SocketAddr>, Mistake> {
+    let read = |text: &String| {
+        control_address(text).map_err(|message| spot.key("control").mistake(message))
+    };
     host.control.as_ref().map(read).transpose()
 }
 
@@ -57,12 +62,15 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Option<Control>, M
         };
     };
     let section = root.key("control");
-    let listen =
-        control.listen.as_ref().map(|text| control_address(text).map_err(|message| section.key("listen").mistake(message)));
+    let listen = control.listen.as_ref().map(|text| {
+        control_address(text).map_err(|message| section.key("listen").mistake(message))
+    });
     let listen = listen.transpose()?;
     if listen.is_none() && with_own.is_none() {
         let message = match config.hosts.is_empty() {
-            true => "`control` has no `listen`: the address at which the box can be asked, like 10.9.0.1:7443",
+            true => {
+                "`control` has no `listen`: the address at which the box can be asked, like 10.9.0.1:7443"
+            }
             false => {
                 "`control` has no `listen`, and no host an address of its own: `control: 10.9.0.1:7443` under each in `hosts`, for example"
             }
@@ -71,16 +79,27 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Option<Control>, M
     }
     let tls = match &control.tls {
         TlsConfig::Directory(directory) if directory.is_empty() => {
-            return Err(section.key("tls").mistake("`tls` is the path of a directory: `holdfast certify DIR NAME` makes one"));
+            return Err(section.key("tls").mistake(
+                "`tls` is the path of a directory: `holdfast certify DIR NAME` makes one",
+            ));
         }
         TlsConfig::Directory(directory) => TlsPaths::in_directory(&root.beside(directory)),
         TlsConfig::Files(files) => {
-            for (key, path) in [("ca", &files.ca), ("certificate", &files.certificate), ("key", &files.key)] {
+            for (key, path) in
+                [("ca", &files.ca), ("certificate", &files.certificate), ("key", &files.key)]
+            {
                 if path.is_empty() {
-                    return Err(section.key("tls").key(key).mistake(format!("`{key}` is a file's path")));
+                    return Err(section
+                        .key("tls")
+                        .key(key)
+                        .mistake(format!("`{key}` is a file's path")));
                 }
             }
-            TlsPaths { ca: root.beside(&files.ca), certificate: root.beside(&files.certificate), key: root.beside(&files.key) }
+            TlsPaths {
+                ca: root.beside(&files.ca),
+                certificate: root.beside(&files.certificate),
+                key: root.beside(&files.key),
+            }
         }
     };
     Ok(Some(Control { listen, tls }))

@@ -39,14 +39,17 @@ pub struct Etcd {
 impl Etcd {
     /// The members and the prefix, in words.
     pub fn place(&self) -> String {
-        let endpoints: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.text.as_str()).collect();
+        let endpoints: Vec<&str> =
+            self.endpoints.iter().map(|endpoint| endpoint.text.as_str()).collect();
         format!("at {} in etcd ({})", self.prefix, endpoints.join(", "))
     }
 }
 
 /// Reads an endpoint: true if it speaks TLS, and its address.
 fn endpoint(text: &str) -> Result<(bool, Endpoint), String> {
-    let wrong = || format!("`{text}` is no address of etcd: `https://HOST:PORT`, like https://10.0.0.1:2379");
+    let wrong = || {
+        format!("`{text}` is no address of etcd: `https://HOST:PORT`, like https://10.0.0.1:2379")
+    };
     let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
     let is_secure = match scheme {
         "https" => true,
@@ -58,12 +61,20 @@ fn endpoint(text: &str) -> Result<(bool, Endpoint), String> {
         Some(six) => {
             let (host, port) = six.split_once(']').ok_or_else(wrong)?;
             host.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?;
-            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(wrong)?) })
+            (
+                host,
+                if port.is_empty() {
+                    None
+                } else {
+                    Some(port.strip_prefix(':').ok_or_else(wrong)?)
+                },
+            )
         }
         None => rest.split_once(':').map_or((rest, None), |(host, port)| (host, Some(port))),
     };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if host.is_empty() || host.len() > 253 || !rest.starts_with('[') && !host.chars().all(is_plain) {
+    if host.is_empty() || host.len() > 253 || !rest.starts_with('[') && !host.chars().all(is_plain)
+    {
         return Err(wrong());
     }
     let port = match port {
@@ -98,7 +109,9 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Option<Etcd>, Mist
     let section = root.key("etcd");
     if etcd.endpoints.is_empty() || etcd.endpoints.len() > MAX_ENDPOINTS {
         let found = etcd.endpoints.len();
-        return Err(section.key("endpoints").mistake(format!("etcd has 1 to {MAX_ENDPOINTS} endpoints here, not {found}")));
+        return Err(section
+            .key("endpoints")
+            .mistake(format!("etcd has 1 to {MAX_ENDPOINTS} endpoints here, not {found}")));
     }
     let mut endpoints = Vec::new();
     let mut scheme = None;
@@ -116,7 +129,9 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Option<Etcd>, Mist
             return Err(section.key(key).mistake(format!("`{key}` is a file's path")));
         }
         if path.is_some() && !is_secure {
-            return Err(section.name(key).mistake(format!("`{key}` is for endpoints with `https`, and these have `http`")));
+            return Err(section
+                .name(key)
+                .mistake(format!("`{key}` is for endpoints with `https`, and these have `http`")));
         }
     }
     if is_secure && etcd.ca.is_none() {
@@ -127,9 +142,15 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Option<Etcd>, Mist
     let certificate = match (&etcd.certificate, &etcd.key) {
         (Some(certificate), Some(key)) => Some((root.beside(certificate), root.beside(key))),
         (None, None) => None,
-        (Some(_), None) => return Err(section.name("certificate").mistake("`certificate` needs `key`, the file with its key")),
+        (Some(_), None) => {
+            return Err(section
+                .name("certificate")
+                .mistake("`certificate` needs `key`, the file with its key"));
+        }
         (None, Some(_)) => {
-            return Err(section.name("key").mistake("`key` needs `certificate`, the file with what it is the key of"));
+            return Err(section
+                .name("key")
+                .mistake("`key` needs `certificate`, the file with what it is the key of"));
         }
     };
     if let Some(text) = &etcd.prefix {

@@ -16,7 +16,10 @@ impl Plan {
     /// The mistake, at the place that names the file.
     pub fn read_keys(&self) -> Result<Option<KeyRing>, Mistake> {
         let spot = self.source.root().key("fabric").key("key");
-        self.key.as_ref().map(|path| keys::read(path).map_err(|message| spot.mistake(message))).transpose()
+        self.key
+            .as_ref()
+            .map(|path| keys::read(path).map_err(|message| spot.mistake(message)))
+            .transpose()
     }
 
     /// Reads the keys for watched routers, in the order of [`Plan::bfd`].
@@ -28,7 +31,9 @@ impl Plan {
         let read = |peer: &BfdPeer| {
             let Some((key, port, at)) = &peer.key else { return Ok(None) };
             let spot = ports.key(port).key("bfd").index(*at).key("key").key("file");
-            bfd::load(&spot.beside(&key.file), key).map(Some).map_err(|message| spot.mistake(message))
+            bfd::load(&spot.beside(&key.file), key)
+                .map(Some)
+                .map_err(|message| spot.mistake(message))
         };
         self.bfd.iter().map(read).collect()
     }
@@ -40,7 +45,9 @@ impl Plan {
     pub fn read_identity(&self) -> Result<Option<Identity>, Mistake> {
         let spot = self.source.root().key("control").key("tls");
         let control = self.control.as_ref();
-        control.map(|control| Identity::load(control.tls()).map_err(|message| spot.mistake(message))).transpose()
+        control
+            .map(|control| Identity::load(control.tls()).map_err(|message| spot.mistake(message)))
+            .transpose()
     }
 
     /// Files that another host needs too: the key that names each, and the path as
@@ -53,7 +60,8 @@ impl Plan {
             ("etcd.certificate", etcd.and_then(|etcd| etcd.certificate.as_ref())),
             ("etcd.key", etcd.and_then(|etcd| etcd.key.as_ref())),
         ];
-        let bfd = self.raw.ports.values().flat_map(|port| &port.bfd).filter_map(|bfd| bfd.key.as_ref());
+        let bfd =
+            self.raw.ports.values().flat_map(|port| &port.bfd).filter_map(|bfd| bfd.key.as_ref());
         let named = named.into_iter().chain(bfd.map(|key| ("bfd.key.file", Some(&key.file))));
         named.filter_map(|(key, path)| Some((key, path?.as_str()))).collect()
     }

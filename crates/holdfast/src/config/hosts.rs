@@ -48,14 +48,17 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
     }
     if hosts.len() < 2 || hosts.len() > usize::from(MAX_HOSTS) {
         let count = hosts.len();
-        return Err(spot.mistake(format!("`hosts` names 2 to {MAX_HOSTS} hosts, not {count}: a box on one host needs none")));
+        return Err(spot.mistake(format!(
+            "`hosts` names 2 to {MAX_HOSTS} hosts, not {count}: a box on one host needs none"
+        )));
     }
     if config.state.is_none() {
         return Err(spot.mistake(
             "`hosts` needs `state`, a directory: each host keeps there what it must know when it is switched on again",
         ));
     }
-    let coordinators: Vec<&String> = hosts.iter().filter(|(_, host)| host.coordinator).map(|(name, _)| name).collect();
+    let coordinators: Vec<&String> =
+        hosts.iter().filter(|(_, host)| host.coordinator).map(|(name, _)| name).collect();
     if let [first, second, ..] = coordinators.as_slice() {
         let message = format!("the coordinator lives on one host, and `{first}` has it already");
         return Err(spot.key(second).key("coordinator").mistake(message));
@@ -65,15 +68,18 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
             "with `etcd` the coordinator is elected, and lives on any of the hosts: `coordinator` is for a box without `etcd`",
         ));
     }
-    if let Some(mtu) = config.fabric.as_ref().and_then(|fabric| fabric.mtu).filter(|mtu| *mtu < MIN_MTU) {
+    if let Some(mtu) =
+        config.fabric.as_ref().and_then(|fabric| fabric.mtu).filter(|mtu| *mtu < MIN_MTU)
+    {
         let spot = root.key("fabric").key("mtu");
         return Err(
             spot.mistake(format!("an MTU of {mtu} is too small for the network between hosts: at least {MIN_MTU} is needed"))
         );
     }
-    for (what, is_there) in
-        [("serves", hosts.values().any(|host| host.serves)), ("runtimes", hosts.values().any(|host| host.runtimes))]
-    {
+    for (what, is_there) in [
+        ("serves", hosts.values().any(|host| host.serves)),
+        ("runtimes", hosts.values().any(|host| host.runtimes)),
+    ] {
         if !is_there {
             return Err(spot.mistake(format!("`{what}` is false for every host: somebody has to")));
         }
@@ -83,18 +89,29 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
         names::check(name, "a host's", named)?;
         for port in host.devices.keys() {
             if !config.ports.contains_key(port) {
-                let (near, known) =
-                    (suggestion(port, config.ports.keys().map(String::as_str)), listed(config.ports.keys().map(String::as_str)));
-                return Err(spot.key("devices").name(port).mistake(format!("there is no port `{port}`: {known}{near}")));
+                let (near, known) = (
+                    suggestion(port, config.ports.keys().map(String::as_str)),
+                    listed(config.ports.keys().map(String::as_str)),
+                );
+                return Err(spot
+                    .key("devices")
+                    .name(port)
+                    .mistake(format!("there is no port `{port}`: {known}{near}")));
             }
         }
-        let devices: Vec<String> =
-            config.ports.iter().map(|(port, settings)| host.devices.get(port).unwrap_or(&settings.device).clone()).collect();
+        let devices: Vec<String> = config
+            .ports
+            .iter()
+            .map(|(port, settings)| host.devices.get(port).unwrap_or(&settings.device).clone())
+            .collect();
         let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
         for (device, port) in devices.iter().zip(config.ports.keys()).filter(|_| host.serves) {
-            network::device(device).map_err(|message| spot.key("devices").key(port).mistake(message))?;
+            network::device(device)
+                .map_err(|message| spot.key("devices").key(port).mistake(message))?;
             if let Some(other) = taken.insert(network::plain(device), port) {
-                return Err(spot.key("devices").mistake(format!("ports `{other}` and `{port}` have one device, `{device}`")));
+                return Err(spot
+                    .key("devices")
+                    .mistake(format!("ports `{other}` and `{port}` have one device, `{device}`")));
             }
         }
         let fabric: Vec<Fabric> = (0..)
@@ -120,7 +137,8 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
         if let [Fabric::Device(first), Fabric::Device(second)] = &fabric[..]
             && network::plain(first) == network::plain(second)
         {
-            return Err(network_spot(&host.fabric, spot, 1).mistake("the first network has this device: two networks are two"));
+            return Err(network_spot(&host.fabric, spot, 1)
+                .mistake("the first network has this device: two networks are two"));
         }
         Ok(HostEntry {
             name: name.clone(),
@@ -134,7 +152,9 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
     let mut entries = hosts.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     joined(config, &entries, spot)?;
     // The others keep their order.
-    if let Some(at) = coordinators.first().and_then(|name| entries.iter().position(|entry| entry.name == **name)) {
+    if let Some(at) =
+        coordinators.first().and_then(|name| entries.iter().position(|entry| entry.name == **name))
+    {
         let first = entries.remove(at);
         entries.insert(0, first);
     }
@@ -143,11 +163,17 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
 
 /// Reads an address of a host, with a port.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let address: SocketAddr =
-        text.parse().map_err(|_| format!("`{text}` is no address with a port, like 10.9.0.1:7000 or [2001:db8::1]:7000"))?;
+    let address: SocketAddr = text.parse().map_err(|_| {
+        format!("`{text}` is no address with a port, like 10.9.0.1:7000 or [2001:db8::1]:7000")
+    })?;
     let ip = address.ip();
-    if ip.is_unspecified() || ip.is_multicast() || ip == std::net::IpAddr::V4(std::net::Ipv4Addr::BROADCAST) {
-        return Err(format!("`{ip}` is no address of a host: the others send there, and know by it who has sent"));
+    if ip.is_unspecified()
+        || ip.is_multicast()
+        || ip == std::net::IpAddr::V4(std::net::Ipv4Addr::BROADCAST)
+    {
+        return Err(format!(
+            "`{ip}` is no address of a host: the others send there, and know by it who has sent"
+        ));
     }
     if address.port() == 0 {
         return Err("the port is 0: the others could not send there".to_owned());
@@ -171,12 +197,18 @@ fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), 
     let has_key = config.fabric.as_ref().is_some_and(|fabric| fabric.key.is_some());
     for entry in entries {
         let host = spot.key(&entry.name);
-        let count = |entry: &HostEntry| if entry.fabric.len() == 1 { "one network" } else { "two networks" };
+        let count = |entry: &HostEntry| {
+            if entry.fabric.len() == 1 { "one network" } else { "two networks" }
+        };
         if entry.fabric.len() != first.fabric.len() {
             let (its, firsts) = (count(entry), count(first));
-            let message =
-                format!("{firsts} join host `{}` with the others, and {its} this one: all are joined alike", first.name);
-            return Err(host.key("fabric").mistake(message.replace("one network join ", "one network joins ")));
+            let message = format!(
+                "{firsts} join host `{}` with the others, and {its} this one: all are joined alike",
+                first.name
+            );
+            return Err(host
+                .key("fabric")
+                .mistake(message.replace("one network join ", "one network joins ")));
         }
         if entry.fabric.len() > 1 && !has_key {
             return Err(host.key("fabric").mistake(
@@ -199,13 +231,20 @@ fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), 
                         first.name
                     )));
                 }
-                (Fabric::Udp(address), Fabric::Udp(other)) if other.is_ipv4() != address.is_ipv4() => {
-                    let message = format!("{address} and {other}, of host `{}`, are of different address families", first.name);
+                (Fabric::Udp(address), Fabric::Udp(other))
+                    if other.is_ipv4() != address.is_ipv4() =>
+                {
+                    let message = format!(
+                        "{address} and {other}, of host `{}`, are of different address families",
+                        first.name
+                    );
                     return Err(place.key("udp").mistake(message));
                 }
                 (Fabric::Udp(address), Fabric::Udp(_)) => {
                     if let Some(other) = taken.insert(*address, &entry.name) {
-                        return Err(place.key("udp").mistake(format!("host `{other}` has this address and port already")));
+                        return Err(place
+                            .key("udp")
+                            .mistake(format!("host `{other}` has this address and port already")));
                     }
                 }
             }
@@ -220,15 +259,25 @@ fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), 
 }
 
 /// Finds the hosts that are to serve the switches.
-pub(super) fn place(config: &Config, hosts: &[HostEntry], switches: &mut [SwitchEntry], root: Spot<'_>) -> Result<(), Mistake> {
+pub(super) fn place(
+    config: &Config,
+    hosts: &[HostEntry],
+    switches: &mut [SwitchEntry],
+    root: Spot<'_>,
+) -> Result<(), Mistake> {
     for (entry, (name, switch)) in switches.iter_mut().zip(&config.switches) {
         let spot = root.key("switches").key(name).key("host");
         let names = || hosts.iter().filter(|host| host.has_ports).map(|host| host.name.as_str());
-        entry.host = hosts.iter().position(|host| host.name == switch.host && host.has_ports).map(|at| at as u16);
+        entry.host = hosts
+            .iter()
+            .position(|host| host.name == switch.host && host.has_ports)
+            .map(|at| at as u16);
         if entry.host.is_none() {
             let near = suggestion(&switch.host, names());
             let what = match config.hosts.contains_key(&switch.host) {
-                true => format!("host `{}` does not serve ports: {} do", switch.host, listed(names())),
+                true => {
+                    format!("host `{}` does not serve ports: {} do", switch.host, listed(names()))
+                }
                 false => format!("there is no host `{}`: {}{near}", switch.host, listed(names())),
             };
             return Err(spot.mistake(what));
@@ -245,11 +294,21 @@ pub(super) fn find(hosts: &[HostEntry], wanted: Option<&str>) -> Result<u16, Str
     let names = || hosts.iter().map(|host| host.name.as_str());
     match wanted {
         None if hosts.is_empty() => Ok(0),
-        None => Err(format!("the box has several hosts: say which this one is, `--host NAME`; {}", listed(names()))),
-        Some(wanted) if hosts.is_empty() => Err(format!("`--host {wanted}`: the configuration has no `hosts`")),
-        Some(wanted) => names()
-            .position(|name| name == wanted)
-            .map(|at| at as u16)
-            .ok_or_else(|| format!("there is no host `{wanted}`: {}{}", listed(names()), suggestion(wanted, names()))),
+        None => Err(format!(
+            "the box has several hosts: say which this one is, `--host NAME`; {}",
+            listed(names())
+        )),
+        Some(wanted) if hosts.is_empty() => {
+            Err(format!("`--host {wanted}`: the configuration has no `hosts`"))
+        }
+        Some(wanted) => {
+            names().position(|name| name == wanted).map(|at| at as u16).ok_or_else(|| {
+                format!(
+                    "there is no host `{wanted}`: {}{}",
+                    listed(names()),
+                    suggestion(wanted, names())
+                )
+            })
+        }
     }
 }

@@ -27,19 +27,28 @@ pub fn read(path: &Path) -> Result<KeyRing, String> {
 /// # Errors
 /// The text says what is wrong, with the line.
 pub(super) fn parse(bytes: &[u8]) -> Result<KeyRing, String> {
-    let ring = |keys| KeyRing::new(keys).map_err(|error| format!("{error}: `holdfast keygen` makes one, a line each"));
+    let ring = |keys| {
+        KeyRing::new(keys)
+            .map_err(|error| format!("{error}: `holdfast keygen` makes one, a line each"))
+    };
     if let Ok(secret) = <[u8; SECRET_LEN]>::try_from(bytes) {
         return ring(vec![Key { number: 0, secret }]);
     }
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| format!("neither text nor {SECRET_LEN} bytes, but {}: a line is `NUMBER:KEY`", bytes.len()))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| {
+        format!("neither text nor {SECRET_LEN} bytes, but {}: a line is `NUMBER:KEY`", bytes.len())
+    })?;
     let mut keys = Vec::new();
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     for (at, line) in lines.enumerate().filter(|(_, line)| !line.is_empty()) {
         let (number, key) = match line.split_once(':') {
             Some((number, key)) => {
                 let number = number.trim().parse::<u8>().ok();
-                (number.ok_or_else(|| format!("line {}: a key's number is from 0 to 255", at + 1))?, key.trim())
+                (
+                    number.ok_or_else(|| {
+                        format!("line {}: a key's number is from 0 to 255", at + 1)
+                    })?,
+                    key.trim(),
+                )
             }
             None => (0, line),
         };
@@ -130,7 +139,11 @@ mod tests {
             format!(" 0 : {HEX} # mine\n\n# none\n"),
         ];
         for text in texts {
-            assert_eq!(parse(text.as_bytes()).map(|ring| ring.keys().to_vec().len()), Ok(1), "{text}");
+            assert_eq!(
+                parse(text.as_bytes()).map(|ring| ring.keys().to_vec().len()),
+                Ok(1),
+                "{text}"
+            );
             assert_eq!(parse(text.as_bytes()).unwrap().keys()[0].secret, secret(), "{text}");
         }
         assert_eq!(parse(&secret()).unwrap().keys()[0].secret, secret());

@@ -6,13 +6,14 @@
 
 use super::changes::{At, Compare, Difference, Kind, Row};
 use super::raw::{
-    BfdConfig, BfdKeyConfig, ChainConfig, ClusterSettings, Config, ControlConfig, DetectionConfig, EtcdConfig, FabricFileConfig,
-    FunctionConfig, HostSettings, LimitsConfig, PortConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesRange,
-    ScalingConfig, StateServerSettings, SwitchSettings, TlsFiles, UdpFabric,
+    BfdConfig, BfdKeyConfig, ChainConfig, ClusterSettings, Config, ControlConfig, DetectionConfig,
+    EtcdConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig, PortConfig,
+    ProtectionOptions, RouteConfig, RuleConfig, RuntimesRange, ScalingConfig, StateServerSettings,
+    SwitchSettings, TlsFiles, UdpFabric,
 };
 use holdfast_functions::{
-    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, LoadBalancerConfig, MarkConfig, MonitorConfig, NatConfig,
-    PacketLimitConfig, QosMarkerConfig, Timeouts,
+    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, LoadBalancerConfig, MarkConfig,
+    MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig, Timeouts,
 };
 use serde_json::Value;
 
@@ -293,25 +294,42 @@ impl Compare for Vec<FunctionConfig> {
             functions.iter().filter_map(|function| function.entries.first().cloned()).collect()
         };
         let (running, new) = (named(self), named(new));
-        let name = |functions: &[(String, Value)], at: usize| functions.get(at).map(|(name, _)| name.clone());
+        let name = |functions: &[(String, Value)], at: usize| {
+            functions.get(at).map(|(name, _)| name.clone())
+        };
         let longest = running.len().max(new.len());
         if let Some(first) = (0..longest).find(|at| name(&running, *at) != name(&new, *at)) {
-            let names =
-                |functions: &[(String, Value)]| (0..functions.len()).filter_map(|at| name(functions, at)).collect::<Vec<_>>();
+            let names = |functions: &[(String, Value)]| {
+                (0..functions.len()).filter_map(|at| name(functions, at)).collect::<Vec<_>>()
+            };
             let place = (first < new.len()).then(|| at.index(first));
-            found.push(at.changed_from(place, &names(&running).join(", "), &names(&new).join(", ")));
+            found.push(at.changed_from(
+                place,
+                &names(&running).join(", "),
+                &names(&new).join(", "),
+            ));
             return;
         }
         for (number, ((name, running), (_, new))) in running.iter().zip(&new).enumerate() {
             let at = at.index(number).key(name, at.row);
-            let keys = |value: &Value| value.as_object().map(|map| map.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
+            let keys = |value: &Value| {
+                value
+                    .as_object()
+                    .map(|map| map.keys().cloned().collect::<Vec<_>>())
+                    .unwrap_or_default()
+            };
             let mut all = keys(running);
             all.extend(keys(new).into_iter().filter(|key| running.get(key).is_none()));
             // A bare name stands for an empty configuration.
             for key in all.iter().filter(|key| running.get(key) != new.get(key)) {
-                let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let text =
+                    |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 let words = |value: &Value| value.get(key).map_or_else(String::new, text);
-                words(running).compare(&words(new), &at.key(key, row(name, key).unwrap_or(UNKNOWN)), found);
+                words(running).compare(
+                    &words(new),
+                    &at.key(key, row(name, key).unwrap_or(UNKNOWN)),
+                    found,
+                );
             }
         }
     }

@@ -27,11 +27,17 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Limits, Mistake> {
         if (least..=most).contains(&value) {
             return Ok(());
         }
-        Err(root.key(section).key(key).mistake(format!("`{key}` is between {least} and {most}, not {value}")))
+        Err(root
+            .key(section)
+            .key(key)
+            .mistake(format!("`{key}` is between {least} and {most}, not {value}")))
     };
     let limits = &config.limits;
     between("limits", "flows", limits.flows as u64, 1, 16_000_000)?;
-    for (key, limit) in [("half_open_per_source", limits.half_open_per_source), ("flows_per_source", limits.flows_per_source)] {
+    for (key, limit) in [
+        ("half_open_per_source", limits.half_open_per_source),
+        ("flows_per_source", limits.flows_per_source),
+    ] {
         if let Some(limit) = limit {
             between("limits", key, limit.into(), 1, limits.flows as u64)?;
         }
@@ -48,7 +54,9 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Limits, Mistake> {
             detection.heartbeat_ms, detection.hang_ms
         )));
     }
-    let half_open_per_source = limits.half_open_per_source.unwrap_or((limits.flows / 10).max(1) as u32);
-    let (flows, flows_per_source, buffers) = (limits.flows, limits.flows_per_source, limits.buffers);
+    let half_open_per_source =
+        limits.half_open_per_source.unwrap_or((limits.flows / 10).max(1) as u32);
+    let (flows, flows_per_source, buffers) =
+        (limits.flows, limits.flows_per_source, limits.buffers);
     Ok(Limits { flows, half_open_per_source, flows_per_source, buffers })
 }

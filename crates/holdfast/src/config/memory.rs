@@ -41,17 +41,23 @@ impl Memory {
         let flows = limits.flows * switches;
         let state = |chain: &ChainPlan| chain.layout.size;
         let slots = |chain: &ChainPlan| chain.protection.slots_per_flow();
-        let largest = |bytes: &dyn Fn(&ChainPlan) -> usize| plan.chains.iter().map(bytes).max().unwrap_or(0);
+        let largest =
+            |bytes: &dyn Fn(&ChainPlan) -> usize| plan.chains.iter().map(bytes).max().unwrap_or(0);
         let logs = plan.chains.iter().zip(0..).map(|(chain, number)| {
             let runtimes = plan.clusters.iter().filter(|cluster| cluster.chains.contains(&number));
-            chain.protection.log_size() * runtimes.map(|cluster| usize::from(cluster.max)).sum::<usize>()
+            chain.protection.log_size()
+                * runtimes.map(|cluster| usize::from(cluster.max)).sum::<usize>()
         });
         Memory {
             flows,
             switches: Switch::memory_of(limits.flows, &plan.source_limits()) * switches,
             runtimes: largest(&|chain| Flows::memory_of(flows * slots(chain), state(chain))),
-            runtime_at_most: largest(&|chain| Flows::memory_of(limits.flows * slots(chain), state(chain))),
-            state_servers: largest(&|chain| if chain.protection.is_paged() { Flows::memory_of(flows, state(chain)) } else { 0 }),
+            runtime_at_most: largest(&|chain| {
+                Flows::memory_of(limits.flows * slots(chain), state(chain))
+            }),
+            state_servers: largest(&|chain| {
+                if chain.protection.is_paged() { Flows::memory_of(flows, state(chain)) } else { 0 }
+            }),
             logs_at_most: logs.sum(),
             buffers_at_most: limits.buffers as usize * BUFFER_LEN,
         }

@@ -25,7 +25,14 @@ pub struct Mistake {
 impl Mistake {
     /// A mistake about the whole file.
     pub(super) fn of_file(file: &str, message: impl Into<String>) -> Mistake {
-        Mistake { file: file.to_owned(), line: 0, column: 0, width: 1, text: String::new(), message: message.into() }
+        Mistake {
+            file: file.to_owned(),
+            line: 0,
+            column: 0,
+            width: 1,
+            text: String::new(),
+            message: message.into(),
+        }
     }
 }
 
@@ -36,7 +43,8 @@ impl fmt::Display for Mistake {
         }
         writeln!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         let before = self.column.saturating_sub(1);
-        let skipped = if before + self.width > SHOWN { before.saturating_sub(SHOWN / 2) } else { 0 };
+        let skipped =
+            if before + self.width > SHOWN { before.saturating_sub(SHOWN / 2) } else { 0 };
         // Control characters must not reach the terminal: those that move the cursor are
         // replaced, tabs are one column.
         let visible = |character: char| match character {
@@ -47,7 +55,14 @@ impl fmt::Display for Mistake {
         let line: String = self.text.chars().skip(skipped).take(SHOWN).map(visible).collect();
         let number = self.line.to_string();
         writeln!(f, "{number} | {}", line.trim_end())?;
-        write!(f, "{:gutter$} | {:indent$}", "", "", gutter = number.len(), indent = before - skipped)?;
+        write!(
+            f,
+            "{:gutter$} | {:indent$}",
+            "",
+            "",
+            gutter = number.len(),
+            indent = before - skipped
+        )?;
         let width = self.width.clamp(1, SHOWN.saturating_sub(before - skipped).max(1));
         (0..width).try_for_each(|_| f.write_char('^'))
     }
@@ -63,7 +78,9 @@ pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'
         return String::new();
     }
     let folded = word.to_lowercase().replace('-', "_");
-    let distance = |candidate: &str| strsim::damerau_levenshtein(&folded, &candidate.to_lowercase().replace('-', "_"));
+    let distance = |candidate: &str| {
+        strsim::damerau_levenshtein(&folded, &candidate.to_lowercase().replace('-', "_"))
+    };
     let near = candidates.into_iter().map(|candidate| (distance(candidate), candidate)).min();
     match near {
         Some((distance, candidate)) if distance <= 1 + word.len() / 4 && candidate != word => {
@@ -83,7 +100,9 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 pub(crate) fn with_suggestion(message: &str) -> String {
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match words.split_first() {
-        Some((wrong, known)) if message.contains("unknown ") => format!("{message}{}", suggestion(wrong, known.iter().copied())),
+        Some((wrong, known)) if message.contains("unknown ") => {
+            format!("{message}{}", suggestion(wrong, known.iter().copied()))
+        }
         _ => message.to_owned(),
     }
 }
@@ -115,7 +134,10 @@ mod tests {
     #[test]
     fn what_is_near_is_suggested_and_what_is_far_is_not() {
         assert_eq!(suggestion("nta", ["nat", "firewall"]), "; did you mean `nat`?");
-        assert_eq!(suggestion("load-balancer", ["load_balancer"]), "; did you mean `load_balancer`?");
+        assert_eq!(
+            suggestion("load-balancer", ["load_balancer"]),
+            "; did you mean `load_balancer`?"
+        );
         assert_eq!(suggestion("NAT", ["nat"]), "; did you mean `nat`?");
         assert_eq!(suggestion("elephant", ["nat", "firewall"]), "");
         assert_eq!(suggestion(&"x".repeat(1 << 20), ["nat"]), "");

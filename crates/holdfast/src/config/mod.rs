@@ -75,11 +75,15 @@ use source::Source;
 /// The first mistake.
 pub fn read(file: &str, text: &str) -> Result<Plan, Mistake> {
     if text.len() > MAX_FILE {
-        return Err(Mistake::of_file(file, format!("longer than {} MiB: this is no configuration", MAX_FILE >> 20)));
+        return Err(Mistake::of_file(
+            file,
+            format!("longer than {} MiB: this is no configuration", MAX_FILE >> 20),
+        ));
     }
     // Some editors begin a file with a byte order mark.
     let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
-    let raw = serde_saphyr::from_str(source.text()).map_err(|error| parser::mistake(&error, &source))?;
+    let raw =
+        serde_saphyr::from_str(source.text()).map_err(|error| parser::mistake(&error, &source))?;
     Plan::resolve(source, raw)
 }
 
@@ -102,18 +106,24 @@ pub fn schema() -> Value {
     let names = holdfast_functions::catalog::names();
     let mut below = serde_json::Map::new();
     for name in &names {
-        let function = holdfast_functions::catalog::schema(name).and_then(|schema| serde_json::to_value(schema).ok());
+        let function = holdfast_functions::catalog::schema(name)
+            .and_then(|schema| serde_json::to_value(schema).ok());
         let Some(mut function) = function else { continue };
         // Each function's definitions move to the file's, under distinct names.
         let definitions = function.as_object_mut().and_then(|map| map.remove("$defs"));
         function.as_object_mut().and_then(|map| map.remove("$schema"));
         rename_references(&mut function, name);
         schema["$defs"][*name] = function;
-        for (key, mut definition) in definitions.as_ref().and_then(Value::as_object).cloned().unwrap_or_default() {
+        for (key, mut definition) in
+            definitions.as_ref().and_then(Value::as_object).cloned().unwrap_or_default()
+        {
             rename_references(&mut definition, name);
             schema["$defs"][format!("{name}.{key}")] = definition;
         }
-        below.insert((*name).to_owned(), json!({ "anyOf": [{ "$ref": format!("#/$defs/{name}") }, { "type": "null" }] }));
+        below.insert(
+            (*name).to_owned(),
+            json!({ "anyOf": [{ "$ref": format!("#/$defs/{name}") }, { "type": "null" }] }),
+        );
     }
     schema["$defs"]["FunctionConfig"] = json!({
         "description": "A function: its name, or its name with its configuration below it.",

@@ -8,9 +8,9 @@ use super::source::Spot;
 pub(super) fn check(name: &str, whose: &str, spot: Spot<'_>) -> Result<(), Mistake> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 48 || name.starts_with('.') || !name.chars().all(is_plain) {
-        return Err(
-            spot.mistake(format!("{whose} name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`"))
-        );
+        return Err(spot.mistake(format!(
+            "{whose} name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`"
+        )));
     }
     Ok(())
 }

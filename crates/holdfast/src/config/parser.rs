@@ -5,7 +5,8 @@ use super::source::Source;
 use serde_saphyr::Error;
 
 /// Numbers of the file's types, by the names that the parser gives them.
-const RANGES: &[(&str, u64)] = &[("u8", 0xff), ("u16", 0xffff), ("u32", 0xffff_ffff), ("u64", u64::MAX), ("usize", u64::MAX)];
+const RANGES: &[(&str, u64)] =
+    &[("u8", 0xff), ("u16", 0xffff), ("u32", 0xffff_ffff), ("u64", u64::MAX), ("usize", u64::MAX)];
 
 pub(super) fn mistake(error: &Error, source: &Source) -> Mistake {
     let error = innermost(error);
@@ -32,7 +33,9 @@ pub(super) fn mistake(error: &Error, source: &Source) -> Mistake {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
             here.mistake(format!("the key `{}` comes twice", key.escape_debug()))
         }
-        Error::MultipleDocuments { .. } => here.mistake("a second document begins here: a configuration is one"),
+        Error::MultipleDocuments { .. } => {
+            here.mistake("a second document begins here: a configuration is one")
+        }
         Error::Eof { .. } => Mistake::of_file(source.file(), "the file is empty"),
         Error::Unexpected { expected, .. } if expected.starts_with("sequence") => {
             here.mistake("a list is expected here, like `[ … ]`")
@@ -40,15 +43,21 @@ pub(super) fn mistake(error: &Error, source: &Source) -> Mistake {
         Error::Unexpected { expected, .. } if expected.starts_with("mapping") => {
             here.mistake("keys with values are expected here, like `key: value`")
         }
-        Error::NullIntoString { .. } => here.mistake("a text is expected here, and there is nothing"),
+        Error::NullIntoString { .. } => {
+            here.mistake("a text is expected here, and there is nothing")
+        }
         Error::InvalidScalar { ty, .. } => match RANGES.iter().find(|(name, _)| name == ty) {
             Some((_, most)) => {
                 let word = here.scalar().unwrap_or_default();
-                here.mistake(format!("`{}` is not a whole number from 0 to {most}", word.escape_debug()))
+                here.mistake(format!(
+                    "`{}` is not a whole number from 0 to {most}",
+                    word.escape_debug()
+                ))
             }
             None => here.mistake(without_location(&error.to_string())),
         },
-        Error::SerdeInvalidType { unexpected, expected, .. } | Error::SerdeInvalidValue { unexpected, expected, .. } => {
+        Error::SerdeInvalidType { unexpected, expected, .. }
+        | Error::SerdeInvalidValue { unexpected, expected, .. } => {
             // A value announced by a map's key has the key's place.
             let value = here.value_of_key();
             let spot = value.as_ref().unwrap_or(&here);
@@ -60,7 +69,9 @@ pub(super) fn mistake(error: &Error, source: &Source) -> Mistake {
 
 /// Unwraps the parser's error: a snippet, and the alias that it came by.
 fn innermost(mut error: &Error) -> &Error {
-    while let Error::AliasError { error: inner, .. } | Error::WithSnippet { error: inner, .. } = error {
+    while let Error::AliasError { error: inner, .. } | Error::WithSnippet { error: inner, .. } =
+        error
+    {
         error = inner;
     }
     error

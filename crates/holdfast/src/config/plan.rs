@@ -110,13 +110,14 @@ impl Plan {
         hosts::place(&raw, &hosts, &mut switches, root)?;
         let limits = limits::read(&raw, root)?;
         if raw.state.as_ref().is_some_and(|state| !state.starts_with('/')) {
-            return Err(root
-                .key("state")
-                .mistake("`state` is a directory's path from the root, like /var/lib/holdfast".to_owned()));
+            return Err(root.key("state").mistake(
+                "`state` is a directory's path from the root, like /var/lib/holdfast".to_owned(),
+            ));
         }
         let etcd = etcd::read(&raw, root)?;
         let control = control::read(&raw, root)?;
-        let key = raw.fabric.as_ref().and_then(|fabric| fabric.key.as_ref()).map(|key| root.beside(key));
+        let key =
+            raw.fabric.as_ref().and_then(|fabric| fabric.key.as_ref()).map(|key| root.beside(key));
         let network::Networks { ports, routes, .. } = networks;
         Ok(Plan {
             cluster: raw.cluster.clone(),
@@ -151,7 +152,9 @@ impl Plan {
         let Some(entry) = self.hosts.get(usize::from(host)) else { return self };
         if !entry.has_ports {
             (self.ports, self.routes, self.bfd) = (Vec::new(), Vec::new(), Vec::new());
-            self.switches.iter_mut().for_each(|switch| (switch.ports, switch.zones) = (Vec::new(), Zones::default()));
+            self.switches
+                .iter_mut()
+                .for_each(|switch| (switch.ports, switch.zones) = (Vec::new(), Zones::default()));
         }
         for (port, own) in self.ports.iter_mut().zip(&entry.devices) {
             port.device.clone_from(own);
@@ -174,10 +177,12 @@ impl Plan {
 
     /// The runtimes that serve a chain with this property.
     pub fn runtimes_of(&self, is_meant: impl Fn(&ChainPlan) -> bool) -> Vec<NodeId> {
-        let clusters = self.clusters.iter().flat_map(|cluster| (0..cluster.max).map(move |_| cluster));
+        let clusters =
+            self.clusters.iter().flat_map(|cluster| (0..cluster.max).map(move |_| cluster));
         let numbered = (FIRST_RUNTIME..).zip(clusters);
-        let meant =
-            numbered.filter(|(_, cluster)| cluster.chains.iter().any(|chain| is_meant(&self.chains[usize::from(*chain)])));
+        let meant = numbered.filter(|(_, cluster)| {
+            cluster.chains.iter().any(|chain| is_meant(&self.chains[usize::from(*chain)]))
+        });
         meant.map(|(node, _)| node).collect()
     }
 
@@ -205,7 +210,11 @@ impl Plan {
     /// The pools that are partitioned among runtimes, with their sizes: for the
     /// coordinator.
     pub fn partitioned_pools(&self) -> Vec<(PoolId, u32)> {
-        self.pools.iter().filter(|pool| pool.rest.is_none()).map(|pool| (pool.id, pool.size)).collect()
+        self.pools
+            .iter()
+            .filter(|pool| pool.rest.is_none())
+            .map(|pool| (pool.id, pool.size))
+            .collect()
     }
 
     /// The pages of chains whose flows have their home at a state server: room for
@@ -247,11 +256,20 @@ impl Plan {
         if self.hosts.is_empty() {
             return HostsConfig::one();
         }
-        let host = |entry: &HostEntry| HostConfig { has_ports: entry.has_ports, has_runtimes: entry.has_runtimes };
-        let chains = |switch: &SwitchEntry| if self.switches.len() > 1 { switch.chains.clone() } else { Vec::new() };
+        let host = |entry: &HostEntry| HostConfig {
+            has_ports: entry.has_ports,
+            has_runtimes: entry.has_runtimes,
+        };
+        let chains = |switch: &SwitchEntry| {
+            if self.switches.len() > 1 { switch.chains.clone() } else { Vec::new() }
+        };
         HostsConfig {
             hosts: self.hosts.iter().map(host).collect(),
-            switches: self.switches.iter().map(|switch| SwitchPlace { chains: chains(switch), host: switch.host }).collect(),
+            switches: self
+                .switches
+                .iter()
+                .map(|switch| SwitchPlace { chains: chains(switch), host: switch.host })
+                .collect(),
             patience: self.detection.host_ms * 1_000_000,
         }
     }
@@ -285,9 +303,16 @@ impl Plan {
                     multiplier: peer.multiplier,
                     key: key.clone(),
                 };
-                Some(Peer { port: at as u8, address: holdfast_wire::ip_bytes(peer.address), settings })
+                Some(Peer {
+                    port: at as u8,
+                    address: holdfast_wire::ip_bytes(peer.address),
+                    settings,
+                })
             };
-            let (ports, routes) = (switch.ports.iter().map(port).collect(), self.routes.iter().filter_map(route).collect());
+            let (ports, routes) = (
+                switch.ports.iter().map(port).collect(),
+                self.routes.iter().filter_map(route).collect(),
+            );
             let bfd = self.bfd.iter().zip(keys).filter_map(peer).collect();
             let (owned, answers_ping) = (switch.owned.clone(), switch.answers_ping.clone());
             let config = EdgeConfig { ports, routes, owned, answers_ping, bfd, seed: random() };

@@ -43,7 +43,9 @@ pub(super) fn words(plan: &Plan, written: Option<&ProtectionConfig>) -> String {
     let Plan { flow, shared, release, rebuild, has_local_standby, .. } = *plan;
     let answers = [flow.word(), shared.word(), release.word(), rebuild.word()];
     let [flow_word, shared_word, release_word, rebuild_word] = answers;
-    let mut words = format!("flow: {flow_word}, shared: {shared_word}, release: {release_word}, rebuild: {rebuild_word}");
+    let mut words = format!(
+        "flow: {flow_word}, shared: {shared_word}, release: {release_word}, rebuild: {rebuild_word}"
+    );
     if has_local_standby {
         words += &format!(", level: {}", if flow == Flow::Standby { BOTH } else { LOCAL });
     }
@@ -89,7 +91,8 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Plan, Mistake>
         (Some(name), flow) => {
             let given = [("flow", flow.is_some()), ("rebuild", options.rebuild.is_some())];
             if let Some((key, _)) = given.iter().find(|(_, is_given)| *is_given) {
-                let message = format!("the preset `{name}` answers `{key}` already: leave one of them out");
+                let message =
+                    format!("the preset `{name}` answers `{key}` already: leave one of them out");
                 return Err(spot.name(key).mistake(message));
             }
             preset(name, spot.key("preset"))?
@@ -97,7 +100,9 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Plan, Mistake>
         (None, Some(flow)) => Plan::of_flow(flow),
         (None, None) => {
             let words = listed(Flow::ALL.iter().map(|flow| flow.word()));
-            let message = format!("a protection has a `preset`, or says at least where `flow` state lives: {words}");
+            let message = format!(
+                "a protection has a `preset`, or says at least where `flow` state lives: {words}"
+            );
             return Err(spot.mistake(message));
         }
     };
@@ -111,7 +116,9 @@ fn preset(name: &str, spot: Spot<'_>) -> Result<Plan, Mistake> {
     let known = listed(Plan::presets());
     Plan::preset(name).ok_or_else(|| {
         if Plan::LATER.contains(&name) {
-            return spot.mistake(format!("the protection `{name}` is not available in this version: {known}"));
+            return spot.mistake(format!(
+                "the protection `{name}` is not available in this version: {known}"
+            ));
         }
         let near = suggestion(name, Plan::presets());
         spot.mistake(format!("there is no protection `{name}`: {known}{near}"))
@@ -136,10 +143,16 @@ fn answer<A: Answer>(given: Option<&str>, spot: Spot<'_>) -> Result<Option<A>, M
 /// Puts the standby at another runtime, in a process beside each runtime, or both.
 fn at_level(plan: Plan, level: &str, spot: Spot<'_>) -> Result<Plan, Mistake> {
     if plan.flow != Flow::Standby {
-        return Err(spot.name("level").mistake("only the preset `reinforce` has levels: leave `level` out"));
+        return Err(spot
+            .name("level")
+            .mistake("only the preset `reinforce` has levels: leave `level` out"));
     }
     if !LEVELS.contains(&level) {
-        let message = format!("`{level}` is no level: {}{}", listed(LEVELS.into_iter()), suggestion(level, LEVELS.into_iter()));
+        let message = format!(
+            "`{level}` is no level: {}{}",
+            listed(LEVELS.into_iter()),
+            suggestion(level, LEVELS.into_iter())
+        );
         return Err(spot.key("level").mistake(message));
     }
     let has_local_standby = level == LOCAL || level == BOTH;

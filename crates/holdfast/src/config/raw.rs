@@ -305,7 +305,12 @@ pub struct LimitsConfig {
 
 impl Default for LimitsConfig {
     fn default() -> LimitsConfig {
-        LimitsConfig { flows: 65_536, half_open_per_source: None, flows_per_source: None, buffers: 32_768 }
+        LimitsConfig {
+            flows: 65_536,
+            half_open_per_source: None,
+            flows_per_source: None,
+            buffers: 32_768,
+        }
     }
 }
 
@@ -452,7 +457,14 @@ pub struct ScalingConfig {
 
 impl Default for ScalingConfig {
     fn default() -> ScalingConfig {
-        ScalingConfig { period_ms: 1000, drops: 100, busy_percent: 90, idle_percent: 40, move_flows: 500, calm_periods: 30 }
+        ScalingConfig {
+            period_ms: 1000,
+            drops: 100,
+            busy_percent: 90,
+            idle_percent: 40,
+            move_flows: 500,
+            calm_periods: 30,
+        }
     }
 }
 

@@ -69,9 +69,20 @@ impl Named {
             let (name, chain) = (configured.name(), || chain.to_owned());
             let mut id = PoolId { chain: number, function: at, field: 0 };
             configured.bind().shared().visit(&mut |field, mut shared| {
-                let names = if let SharedField::Counters(counters) = &shared { Some(counters.names().to_vec()) } else { None };
+                let names = if let SharedField::Counters(counters) = &shared {
+                    Some(counters.names().to_vec())
+                } else {
+                    None
+                };
                 if let SharedField::Pool(pool) = &shared {
-                    named.pools.push(NamedPool { id, chain: chain(), function: name, field, size: pool.size(), rest: None });
+                    named.pools.push(NamedPool {
+                        id,
+                        chain: chain(),
+                        function: name,
+                        field,
+                        size: pool.size(),
+                        rest: None,
+                    });
                 } else if let Some(part) = shared.part() {
                     let size = part.own().len() as u32;
                     named.statistics.push(NamedStatistic {

@@ -23,7 +23,8 @@ struct Range {
 impl From<Span> for Range {
     fn from(span: Span) -> Range {
         let one_line = span.start.line() == span.end.line();
-        let width = if one_line { span.end.col().saturating_sub(span.start.col()).max(1) } else { 1 };
+        let width =
+            if one_line { span.end.col().saturating_sub(span.start.col()).max(1) } else { 1 };
         Range { line: span.start.line(), column: span.start.col() + 1, width }
     }
 }
@@ -62,9 +63,10 @@ impl Source {
             let anchor = event.anchor_id();
             let mut target = None;
             let kind = match event {
-                Event::Scalar(text, style, _, _) => {
-                    Some(Kind::Scalar { text: text.into_owned(), is_plain: style == ScalarStyle::Plain })
-                }
+                Event::Scalar(text, style, _, _) => Some(Kind::Scalar {
+                    text: text.into_owned(),
+                    is_plain: style == ScalarStyle::Plain,
+                }),
                 Event::SequenceStart(..) => Some(Kind::List(Vec::new())),
                 Event::MappingStart(..) => Some(Kind::Map(Vec::new())),
                 Event::SequenceEnd | Event::MappingEnd => {
@@ -121,9 +123,28 @@ impl Source {
     }
 
     /// A mistake at a given line and column, from 1.
-    pub(super) fn mistake(&self, line: usize, column: usize, width: usize, message: impl Into<String>) -> Mistake {
-        let text = self.text.lines().nth(line.saturating_sub(1)).unwrap_or("").trim_end_matches('\r').to_owned();
-        Mistake { file: self.file.clone(), line, column: column.max(1), width: width.max(1), text, message: message.into() }
+    pub(super) fn mistake(
+        &self,
+        line: usize,
+        column: usize,
+        width: usize,
+        message: impl Into<String>,
+    ) -> Mistake {
+        let text = self
+            .text
+            .lines()
+            .nth(line.saturating_sub(1))
+            .unwrap_or("")
+            .trim_end_matches('\r')
+            .to_owned();
+        Mistake {
+            file: self.file.clone(),
+            line,
+            column: column.max(1),
+            width: width.max(1),
+            text,
+            message: message.into(),
+        }
     }
 
     /// The innermost value that begins at a line and column (from 1); the whole if the
@@ -137,16 +158,21 @@ impl Source {
     /// The map that has an entry, or itself begins, at this position: its name in the
     /// file, and the name's place. None for the root.
     pub(super) fn owner_of(&self, line: usize, column: usize) -> Option<(String, Spot<'_>)> {
-        let begins_here = |node: usize| self.nodes[node].range.line == line && self.nodes[node].range.column == column;
+        let begins_here = |node: usize| {
+            self.nodes[node].range.line == line && self.nodes[node].range.column == column
+        };
         let is_it = |(number, node): &(usize, &Node)| match &node.kind {
             Kind::Map(entries) => {
-                entries.iter().any(|(key, value)| begins_here(*key) || begins_here(*value)) || begins_here(*number)
+                entries.iter().any(|(key, value)| begins_here(*key) || begins_here(*value))
+                    || begins_here(*number)
             }
             _ => false,
         };
         let (map, _) = self.nodes.iter().enumerate().rfind(is_it).filter(|(map, _)| *map != 0)?;
         let named = |node: &Node| match &node.kind {
-            Kind::Map(entries) => entries.iter().find(|(_, value)| *value == map).map(|(key, _)| *key),
+            Kind::Map(entries) => {
+                entries.iter().find(|(_, value)| *value == map).map(|(key, _)| *key)
+            }
             _ => None,
         };
         let key = self.nodes.iter().find_map(named);
@@ -183,11 +209,18 @@ impl<'s> Place<'s> {
     pub(super) fn value_of_key(&self) -> Option<Place<'s>> {
         let here = self.node?;
         let value = self.source.nodes.iter().find_map(|node| match &node.kind {
-            Kind::Map(entries) => entries.iter().find(|(key, _)| *key == here).map(|(_, value)| *value),
+            Kind::Map(entries) => {
+                entries.iter().find(|(key, _)| *key == here).map(|(_, value)| *value)
+            }
             _ => None,
         })?;
         let range = self.source.nodes[value].range;
-        Some(Place { source: self.source, node: Some(value), line: range.line, column: range.column })
+        Some(Place {
+            source: self.source,
+            node: Some(value),
+            line: range.line,
+            column: range.column,
+        })
     }
 
     /// A mistake here.
@@ -252,7 +285,9 @@ impl<'s> Spot<'s> {
             if !name.is_empty() {
                 spot = spot.key(name);
             }
-            for index in indexes.split('[').filter_map(|index| index.trim_end_matches(']').parse().ok()) {
+            for index in
+                indexes.split('[').filter_map(|index| index.trim_end_matches(']').parse().ok())
+            {
                 spot = spot.index(index);
             }
         }
@@ -272,7 +307,9 @@ impl<'s> Spot<'s> {
                 Kind::Scalar { text, .. } if text == word => return Some(self.at(node)),
                 Kind::Scalar { .. } => {}
                 Kind::List(items) => todo.extend(items.iter().rev()),
-                Kind::Map(entries) => todo.extend(entries.iter().rev().flat_map(|(key, value)| [*value, *key])),
+                Kind::Map(entries) => {
+                    todo.extend(entries.iter().rev().flat_map(|(key, value)| [*value, *key]))
+                }
             }
         }
         None
@@ -281,7 +318,9 @@ impl<'s> Spot<'s> {
     /// A mistake in the value here.
     pub(super) fn mistake(self, message: impl Into<String>) -> Mistake {
         match self.source.nodes.get(self.node) {
-            Some(node) => self.source.mistake(node.range.line, node.range.column, node.range.width, message),
+            Some(node) => {
+                self.source.mistake(node.range.line, node.range.column, node.range.width, message)
+            }
             None => Mistake::of_file(&self.source.file, message),
         }
     }
@@ -289,7 +328,11 @@ impl<'s> Spot<'s> {
     /// A mistake in the text here, from its byte `offset` to the end of that word.
     pub(super) fn mistake_at(self, offset: usize, message: impl Into<String>) -> Mistake {
         let mut mistake = self.mistake(message);
-        let Some(Node { kind: Kind::Scalar { text, is_plain }, .. }) = self.source.nodes.get(self.node) else { return mistake };
+        let Some(Node { kind: Kind::Scalar { text, is_plain }, .. }) =
+            self.source.nodes.get(self.node)
+        else {
+            return mistake;
+        };
         let Some(rest) = text.get(offset..) else { return mistake };
         let quote = usize::from(!*is_plain);
         let line = mistake.text.chars().skip(mistake.column - 1 + quote);
@@ -297,7 +340,8 @@ impl<'s> Spot<'s> {
         // text.
         if line.take(text.chars().count()).eq(text.chars()) {
             mistake.column += quote + text[..offset].chars().count();
-            mistake.width = rest.chars().take_while(|character| !character.is_whitespace()).count().max(1);
+            mistake.width =
+                rest.chars().take_while(|character| !character.is_whitespace()).count().max(1);
         }
         mistake
     }
@@ -324,7 +368,11 @@ mod tests {
         assert_eq!(place(root.key("d").index(0)), (3, 9, 1), "an alias is where its anchor is");
         assert_eq!(place(root.name("e.f")), (5, 1, 3));
         assert_eq!(place(root.key("e.f").key("g")), (5, 16, 1));
-        assert_eq!(place(root.key("a").key("nothing")), place(root.key("a")), "what is not there is shown one level up");
+        assert_eq!(
+            place(root.key("a").key("nothing")),
+            place(root.key("a")),
+            "what is not there is shown one level up"
+        );
         assert_eq!(place(root.key("d").find("2").unwrap()), (3, 12, 1));
         assert!(root.find("nothing").is_none());
     }
@@ -341,7 +389,9 @@ mod tests {
 
     #[test]
     fn what_is_no_yaml_has_no_places_and_does_no_harm() {
-        for text in ["", "[", "a: [b", "&a [*a]", "\u{feff}a: 1", "? [a]\n: b", "{{{", "--- a\n--- b"] {
+        for text in
+            ["", "[", "a: [b", "&a [*a]", "\u{feff}a: 1", "? [a]\n: b", "{{{", "--- a\n--- b"]
+        {
             let source = Source::new("f", text);
             let _ = source.root().path("a[0].b").mistake_at(usize::MAX, "").to_string();
             let _ = source.root().find("zzz").is_some();

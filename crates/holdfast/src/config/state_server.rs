@@ -56,7 +56,10 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<StateServers, Mist
 
 fn check(settings: &StateServerSettings, spot: Spot<'_>) -> Result<(), Mistake> {
     if !(1..=MAX_STATE_SERVERS).contains(&settings.servers) {
-        let text = format!("there can be 1 to {MAX_STATE_SERVERS} state servers, not {}", settings.servers);
+        let text = format!(
+            "there can be 1 to {MAX_STATE_SERVERS} state servers, not {}",
+            settings.servers
+        );
         return Err(spot.key("servers").mistake(text));
     }
     let Some(provider) = &settings.provider else { return Ok(()) };

@@ -32,7 +32,10 @@ pub struct SwitchEntry {
 pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, Mistake> {
     let switches = &config.switches;
     let spot = root.key("switches");
-    let named = config.chains.iter().filter_map(|(name, chain)| chain.switch.as_ref().map(|switch| (name, switch)));
+    let named = config
+        .chains
+        .iter()
+        .filter_map(|(name, chain)| chain.switch.as_ref().map(|switch| (name, switch)));
     if switches.is_empty() {
         if let Some((chain, _)) = named.clone().next() {
             return Err(root
@@ -78,15 +81,21 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
             let names = || config.ports.keys().map(String::as_str);
             let Some(number) = names().position(|known| known == port) else {
                 let near = suggestion(port, names());
-                return Err(place.mistake(format!("there is no port `{port}`: {}{near}", listed(names()))));
+                return Err(
+                    place.mistake(format!("there is no port `{port}`: {}{near}", listed(names())))
+                );
             };
             if let Some(other) = whose[number].replace(name) {
-                return Err(place.mistake(format!("port `{port}` belongs to switch `{other}` already: each belongs to one")));
+                return Err(place.mistake(format!(
+                    "port `{port}` belongs to switch `{other}` already: each belongs to one"
+                )));
             }
         }
     }
     if let Some((port, _)) = config.ports.keys().zip(&whose).find(|(_, whose)| whose.is_none()) {
-        let text = format!("port `{port}` belongs to no switch: each of `switches` says which `ports` are its");
+        let text = format!(
+            "port `{port}` belongs to no switch: each of `switches` says which `ports` are its"
+        );
         return Err(root.key("ports").name(port).mistake(text));
     }
     let names = || switches.keys().map(String::as_str);
@@ -102,22 +111,42 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
             }
             Some(switch) if !switches.contains_key(switch) => {
                 let near = suggestion(switch, names());
-                return Err(place.key("switch").mistake(format!("there is no switch `{switch}`: {}{near}", listed(names()))));
+                return Err(place
+                    .key("switch")
+                    .mistake(format!("there is no switch `{switch}`: {}{near}", listed(names()))));
             }
             Some(_) => {}
         }
     }
     let entry = |name: &String| -> Result<SwitchEntry, Mistake> {
-        let chains = config.chains.values().zip(0u16..).filter(|(chain, _)| chain.switch.as_ref() == Some(name));
+        let chains = config
+            .chains
+            .values()
+            .zip(0u16..)
+            .filter(|(chain, _)| chain.switch.as_ref() == Some(name));
         let chains: Vec<u16> = chains.map(|(_, number)| number).collect();
         if chains.is_empty() {
-            let text = format!("no chain says `switch: {name}`: nothing that comes by its ports would go anywhere");
+            let text = format!(
+                "no chain says `switch: {name}`: nothing that comes by its ports would go anywhere"
+            );
             return Err(root.key("switches").name(name).mistake(text));
         }
-        let ports = whose.iter().zip(0u8..).filter(|(whose, _)| **whose == Some(name)).map(|(_, number)| number);
+        let ports = whose
+            .iter()
+            .zip(0u8..)
+            .filter(|(whose, _)| **whose == Some(name))
+            .map(|(_, number)| number);
         let (ports, name): (Vec<u8>, _) = (ports.collect(), Some(name.clone()));
         let zones = zones::of_ports(config, &ports);
-        Ok(SwitchEntry { name, zones, ports, chains, host: None, owned: Vec::new(), answers_ping: Vec::new() })
+        Ok(SwitchEntry {
+            name,
+            zones,
+            ports,
+            chains,
+            host: None,
+            owned: Vec::new(),
+            answers_ping: Vec::new(),
+        })
     };
     switches.keys().map(entry).collect()
 }

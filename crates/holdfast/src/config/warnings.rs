@@ -29,10 +29,19 @@ impl Plan {
             let side = Side::new(self, switch);
             for (number, (name, chain)) in (0u16..).zip(&self.raw.chains) {
                 if switch.chains.contains(&number) {
-                    side.functions(chain, root.key("chains").key(name).key("functions"), &mut found);
+                    side.functions(
+                        chain,
+                        root.key("chains").key(name).key("functions"),
+                        &mut found,
+                    );
                 }
             }
-            for (at, rule) in self.rules.iter().enumerate().filter(|(_, rule)| switch.chains.contains(&rule.chain)) {
+            for (at, rule) in self
+                .rules
+                .iter()
+                .enumerate()
+                .filter(|(_, rule)| switch.chains.contains(&rule.chain))
+            {
                 let spot = root.key("rules").index(at);
                 if let Some(message) = side.unreachable(&rule.selector) {
                     found.push(spot.key("from").mistake(message));
@@ -86,8 +95,10 @@ impl<'a> Side<'a> {
         let port = |(number, at): (u8, &u8)| {
             let port = plan.ports.get(usize::from(*at))?;
             let addresses = &port.addresses;
-            let connected = addresses.iter().filter_map(|(address, len)| Prefix::network_of(*address, *len));
-            let routed = plan.routes.iter().filter(|route| route.port == *at).map(|route| route.prefix);
+            let connected =
+                addresses.iter().filter_map(|(address, len)| Prefix::network_of(*address, *len));
+            let routed =
+                plan.routes.iter().filter(|route| route.port == *at).map(|route| route.prefix);
             let has_private = |is_v4: bool| {
                 let mut own = addresses.iter().filter(|(address, _)| address.is_ipv4() == is_v4);
                 own.any(|(address, _)| is_private(&Prefix::host(*address)))
@@ -108,9 +119,13 @@ impl<'a> Side<'a> {
     fn may_come(&self, from: &Prefix, port: &Port<'_>) -> bool {
         let leads = |network: &&Prefix| {
             let narrow = if network.covers(from) { *from } else { **network };
-            let is_nearer = |other: &Prefix| other.specificity() > network.specificity() && other.covers(&narrow);
+            let is_nearer = |other: &Prefix| {
+                other.specificity() > network.specificity() && other.covers(&narrow)
+            };
             // A port with a nearer route to all of it takes it from this one.
-            let taken = |other: &Port<'_>| other.networks.iter().any(|near| is_nearer(near) && !port.networks.contains(near));
+            let taken = |other: &Port<'_>| {
+                other.networks.iter().any(|near| is_nearer(near) && !port.networks.contains(near))
+            };
             let is_stray = network.is_empty() && is_private(from) && !port.is_private(from);
             network.overlaps(from) && !is_stray && !self.ports.iter().any(taken)
         };
@@ -128,7 +143,9 @@ impl<'a> Side<'a> {
             true => "any port".to_owned(),
             false => format!("`{}`", self.switch.zones.name(selector.on)),
         };
-        Some(format!("nobody in {from} comes in by {whose}, because no route to them leads there: this matches nothing"))
+        Some(format!(
+            "nobody in {from} comes in by {whose}, because no route to them leads there: this matches nothing"
+        ))
     }
 
     fn functions(&self, chain: &ChainConfig, spot: Spot<'_>, found: &mut Vec<Mistake>) {
@@ -142,9 +159,16 @@ impl<'a> Side<'a> {
             if name == "nat" {
                 for (at, text) in texts(value, "inside").enumerate() {
                     let Ok(inside) = text.parse::<Prefix>() else { continue };
-                    let is_near = |network: &Prefix| !network.is_empty() && network.overlaps(&inside);
-                    if !self.ports.iter().any(|port| port.is_open || port.networks.iter().any(is_near)) {
-                        let message = format!("no port's network and no route meets {inside}: nobody there is translated");
+                    let is_near =
+                        |network: &Prefix| !network.is_empty() && network.overlaps(&inside);
+                    if !self
+                        .ports
+                        .iter()
+                        .any(|port| port.is_open || port.networks.iter().any(is_near))
+                    {
+                        let message = format!(
+                            "no port's network and no route meets {inside}: nobody there is translated"
+                        );
                         found.push(below.key("inside").index(at).mistake(message));
                     }
                 }
@@ -156,14 +180,19 @@ impl<'a> Side<'a> {
     /// Checks rules of which the first match decides. `is_plain`: they see addresses as
     /// they come in.
     fn list(&self, value: &Value, is_plain: bool, spot: Spot<'_>, found: &mut Vec<Mistake>) {
-        let selectors: Vec<Option<PacketSelector>> =
-            rules(value, &self.switch.zones).map(|rule| rule.map(|(_, selector)| selector)).collect();
+        let selectors: Vec<Option<PacketSelector>> = rules(value, &self.switch.zones)
+            .map(|rule| rule.map(|(_, selector)| selector))
+            .collect();
         for (at, selector) in selectors.iter().enumerate() {
             let Some(selector) = selector else { continue };
-            let covers = |earlier: &Option<PacketSelector>| earlier.as_ref().is_some_and(|earlier| earlier.covers(selector));
+            let covers = |earlier: &Option<PacketSelector>| {
+                earlier.as_ref().is_some_and(|earlier| earlier.covers(selector))
+            };
             if let Some(first) = selectors[..at].iter().position(covers) {
-                let message =
-                    format!("rule {} comes first and matches all that this one does: this one never decides", first + 1);
+                let message = format!(
+                    "rule {} comes first and matches all that this one does: this one never decides",
+                    first + 1
+                );
                 found.push(spot.index(at).mistake(message));
             } else if let Some(message) = self.unreachable(&selector.flow).filter(|_| is_plain) {
                 found.push(spot.index(at).mistake(message));
@@ -175,7 +204,12 @@ impl<'a> Side<'a> {
     fn leak(&self, at: usize) -> Option<String> {
         let rule = &self.plan.rules[at];
         let (name, chain) = self.plan.raw.chains.iter().nth(usize::from(rule.chain))?;
-        let has = |wanted: &str| chain.functions.iter().any(|function| function.entries.iter().any(|(name, _)| name == wanted));
+        let has = |wanted: &str| {
+            chain
+                .functions
+                .iter()
+                .any(|function| function.entries.iter().any(|(name, _)| name == wanted))
+        };
         // The chain translates, or drops.
         if has("nat") || !self.leads_out(rule.selector.to.as_ref()) {
             return None;
@@ -187,10 +221,18 @@ impl<'a> Side<'a> {
                     Some(from) if !from.covers(network) => continue,
                     _ => *network,
                 };
-                let Some(out) = self.ports.iter().find(|out| out.number != port.number && out.is_upstream(network)) else {
+                let Some(out) = self
+                    .ports
+                    .iter()
+                    .find(|out| out.number != port.number && out.is_upstream(network))
+                else {
                     continue;
                 };
-                let leaving = Selector { from: Some(from), on: Zone::of([port.number]), ..rule.selector.clone() };
+                let leaving = Selector {
+                    from: Some(from),
+                    on: Zone::of([port.number]),
+                    ..rule.selector.clone()
+                };
                 let is_taken = self.plan.rules.iter().any(|other| {
                     self.switch.chains.contains(&other.chain)
                         && other.selector.specificity() > rule.selector.specificity()
@@ -221,7 +263,10 @@ impl<'a> Side<'a> {
         let functions = chain.functions.iter().filter_map(|function| function.entries.first());
         functions.filter(|(name, _)| name == "firewall").all(|(_, value)| {
             for (word, selector) in rules(value, &self.switch.zones).flatten() {
-                if word == "allow" && selector.flow.overlaps(leaving) && self.leads_out(selector.flow.to.as_ref()) {
+                if word == "allow"
+                    && selector.flow.overlaps(leaving)
+                    && self.leads_out(selector.flow.to.as_ref())
+                {
                     return true;
                 }
                 if word != "allow" && !selector.has_types() && selector.flow.covers(leaving) {
@@ -235,11 +280,18 @@ impl<'a> Side<'a> {
 
 /// The texts of a list in a function's configuration.
 fn texts<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v str> {
-    value[key].as_array().map_or(&[][..], Vec::as_slice).iter().map(|text| text.as_str().unwrap_or_default())
+    value[key]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice)
+        .iter()
+        .map(|text| text.as_str().unwrap_or_default())
 }
 
 /// The rules of a function: each a word and a selector.
-fn rules<'v>(value: &'v Value, zones: &Zones) -> impl Iterator<Item = Option<(&'v str, PacketSelector)>> {
+fn rules<'v>(
+    value: &'v Value,
+    zones: &Zones,
+) -> impl Iterator<Item = Option<(&'v str, PacketSelector)>> {
     texts(value, "rules").map(|text| {
         let text = text.trim_start();
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));

@@ -13,10 +13,14 @@ pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
     for (name, ports) in &config.zones {
         names::check(name, "a zone's", spot.name(name))?;
         if config.ports.contains_key(name) {
-            return Err(spot.name(name).mistake(format!("`{name}` is a port: its name means that port alone already")));
+            return Err(spot
+                .name(name)
+                .mistake(format!("`{name}` is a port: its name means that port alone already")));
         }
         if ports.is_empty() {
-            return Err(spot.name(name).mistake(format!("zone `{name}` needs ports, like `{name}: [lan, dmz]`")));
+            return Err(spot
+                .name(name)
+                .mistake(format!("zone `{name}` needs ports, like `{name}: [lan, dmz]`")));
         }
         for (at, port) in ports.iter().enumerate() {
             if !config.ports.contains_key(port) {
@@ -38,6 +42,9 @@ pub(super) fn of_ports(config: &Config, ports: &[u8]) -> Zones {
         ports.iter().position(|own| *own == number).map(|at| at as u8)
     };
     let names = config.ports.keys().map(|port| (port.clone(), Zone::of(number(port))));
-    let zones = config.zones.iter().map(|(name, ports)| (name.clone(), Zone::of(ports.iter().filter_map(number))));
+    let zones = config
+        .zones
+        .iter()
+        .map(|(name, ports)| (name.clone(), Zone::of(ports.iter().filter_map(number))));
     Zones::new(names.chain(zones))
 }

@@ -43,22 +43,37 @@ impl Server {
     /// # Errors
     /// If the files cannot be used (exit code 78), or the server cannot listen at the
     /// address.
-    pub(super) fn start(entry: &ControlEntry, serving: &Serving, limits: Limits) -> Result<Server, Failure> {
-        let trust = load(&entry.tls)
-            .and_then(|identity| Trust::new(&identity))
-            .map_err(|message| Failure::new(exit::CONFIGURATION, format!("the control API: {message}")))?;
+    pub(super) fn start(
+        entry: &ControlEntry,
+        serving: &Serving,
+        limits: Limits,
+    ) -> Result<Server, Failure> {
+        let trust =
+            load(&entry.tls).and_then(|identity| Trust::new(&identity)).map_err(|message| {
+                Failure::new(exit::CONFIGURATION, format!("the control API: {message}"))
+            })?;
         let failed = |error: std::io::Error| {
             let remedy = match error.kind() {
-                ErrorKind::AddrNotAvailable => "; the address must be one of this machine's own, `ip address` lists them",
+                ErrorKind::AddrNotAvailable => {
+                    "; the address must be one of this machine's own, `ip address` lists them"
+                }
                 ErrorKind::AddrInUse => "; another program listens there, `ss -ltnp` says which",
                 _ => "",
             };
-            Failure::new(exit::of_system(&error), format!("the control API cannot listen at {}: {error}{remedy}", entry.listen))
+            Failure::new(
+                exit::of_system(&error),
+                format!("the control API cannot listen at {}: {error}{remedy}", entry.listen),
+            )
         };
         let listener = TcpListener::bind(entry.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let api = Arc::new(Api { trust, counts: Counts::default(), limits, seats: Seats::new(limits.calls) });
+        let api = Arc::new(Api {
+            trust,
+            counts: Counts::default(),
+            limits,
+            seats: Seats::new(limits.calls),
+        });
         let accepted = api.clone();
         let accepting = serving.accept(|ready| async move {
             if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
@@ -85,7 +100,9 @@ impl Server {
         let (paths, api) = (self.paths.clone(), self.api.clone());
         move || match load(&paths).and_then(|identity| api.trust.change(&identity)) {
             Ok(()) => "SIGHUP: the control API's certificate has been read again".to_owned(),
-            Err(message) => format!("SIGHUP: the control API's certificate stays as it is: {message}"),
+            Err(message) => {
+                format!("SIGHUP: the control API's certificate stays as it is: {message}")
+            }
         }
     }
 }

@@ -44,11 +44,15 @@ pub(super) struct Seats {
 
 impl Seats {
     pub(super) fn new(count: usize) -> Seats {
-        Seats { all: Arc::new(Semaphore::new(count)), lookers: Arc::new(Semaphore::new((count * 3 / 4).max(1))) }
+        Seats {
+            all: Arc::new(Semaphore::new(count)),
+            lookers: Arc::new(Semaphore::new((count * 3 / 4).max(1))),
+        }
     }
 
     fn take(&self, is_looker: bool) -> Option<Seat> {
-        let of_lookers = if is_looker { Some(self.lookers.clone().try_acquire_owned().ok()?) } else { None };
+        let of_lookers =
+            if is_looker { Some(self.lookers.clone().try_acquire_owned().ok()?) } else { None };
         let own = self.all.clone().try_acquire_owned().ok()?;
         Some(Seat(of_lookers.into_iter().chain([own]).collect()))
     }
@@ -80,8 +84,13 @@ impl Interceptor for Gate {
                 if let Err(reason) = api.trust.check(certificates) {
                     api.counts.refuse(reason);
                     return Err(Refusal::unauthenticated(match reason {
-                        Refused::CertificateNotNow => format!("the time of the certificate of `{}` is over", holder.name),
-                        _ => format!("the certificate of `{}` is not trusted here any more", holder.name),
+                        Refused::CertificateNotNow => {
+                            format!("the time of the certificate of `{}` is over", holder.name)
+                        }
+                        _ => format!(
+                            "the certificate of `{}` is not trusted here any more",
+                            holder.name
+                        ),
                     }));
                 }
                 api.seats.take(!matches!(holder.role, Some(Role::Operator | Role::Host)))
@@ -105,7 +114,9 @@ enum Need {
 }
 
 fn node(number: u32) -> Result<u16, Refusal> {
-    u16::try_from(number).map_err(|_| Refusal::invalid_argument(format!("{number} is no node id: they end at {}", u16::MAX)))
+    u16::try_from(number).map_err(|_| {
+        Refusal::invalid_argument(format!("{number} is no node id: they end at {}", u16::MAX))
+    })
 }
 
 impl Calls {
@@ -116,19 +127,26 @@ impl Calls {
     /// The service for tonic.
     pub(super) fn service(self) -> InterceptedService<ControlServer<Calls>, Gate> {
         let gate = Gate { seats: Seats::new(MAX_CLIENTS) };
-        InterceptedService::new(ControlServer::new(self).max_decoding_message_size(MAX_REQUEST), gate)
+        InterceptedService::new(
+            ControlServer::new(self).max_decoding_message_size(MAX_REQUEST),
+            gate,
+        )
     }
 
     /// The caller and the message, if the caller may make this call.
     fn admit<T>(&self, need: Need, mut request: Request<T>) -> Result<(Seat, Caller, T), Refusal> {
         let extensions = request.extensions_mut();
-        let (Some(seat), Some(caller)) = (extensions.remove::<Seat>(), extensions.remove::<Caller>()) else {
+        let (Some(seat), Some(caller)) =
+            (extensions.remove::<Seat>(), extensions.remove::<Caller>())
+        else {
             return Err(Refusal::internal("the gate gives each call a seat"));
         };
         let refused = match &caller {
             Caller::Local => None,
             Caller::Remote { holder, .. } => match (holder.role, need) {
-                (Some(_), Need::Look) | (Some(Role::Operator), Need::Change) | (Some(Role::Host), Need::Join) => None,
+                (Some(_), Need::Look)
+                | (Some(Role::Operator), Need::Change)
+                | (Some(Role::Host), Need::Join) => None,
                 (None, _) => Some(format!(
                     "the certificate of `{}` has none of the organisational units that say what it may do: {}",
                     holder.name,
@@ -137,7 +155,10 @@ impl Calls {
                 (Some(role), Need::Change | Need::Join) => {
                     let wanted = if need == Need::Join { Role::Host } else { Role::Operator };
                     let (has, takes) = (role.with_article(), wanted.with_article());
-                    Some(format!("the certificate of `{}` is {has}'s, and this takes {takes}'s", holder.name))
+                    Some(format!(
+                        "the certificate of `{}` is {has}'s, and this takes {takes}'s",
+                        holder.name
+                    ))
                 }
             },
         };
@@ -199,7 +220,10 @@ impl Calls {
                 (has_begun, answered_at) = (true, Instant::now());
                 let ends = seen.as_ref().map_or(true, is_over);
                 let before = core::mem::replace(&mut told, seen.as_ref().ok().cloned());
-                let tells = ends || before.is_none_or(|before| told.as_ref().is_some_and(|now| is_news(&before, now)));
+                let tells = ends
+                    || before.is_none_or(|before| {
+                        told.as_ref().is_some_and(|now| is_news(&before, now))
+                    });
                 // A client that takes no news within the time-out loses its seat; the
                 // order goes on.
                 if tells && sender.send_timeout(seen, PATIENCE).await.is_err() || ends {
@@ -216,7 +240,9 @@ impl Calls {
     /// Streams an order's progress.
     fn watch(&self, work: Work, seat: Seat, has_begun: bool) -> Stream<Progress> {
         let look = move |service: &Service| service.ask(|answer| Question::Progress(work, answer));
-        let is_news = |before: &Progress, now: &Progress| (before.moved, before.refused) != (now.moved, now.refused);
+        let is_news = |before: &Progress, now: &Progress| {
+            (before.moved, before.refused) != (now.moved, now.refused)
+        };
         self.follow(seat, has_begun, look, |progress| progress.done, is_news)
     }
 }
@@ -241,7 +267,8 @@ impl Follower for Streaming {
     }
 
     fn has_gone(&mut self, wait: Duration) -> bool {
-        self.handle.block_on(async { tokio::time::timeout(wait, self.sender.closed()).await.is_ok() })
+        self.handle
+            .block_on(async { tokio::time::timeout(wait, self.sender.closed()).await.is_ok() })
     }
 }
 
@@ -259,8 +286,12 @@ impl Control for Calls {
 
     type ListFlowsStream = Stream<ListFlowsReply>;
 
-    async fn list_flows(&self, request: Request<ListFlowsRequest>) -> Reply<Stream<ListFlowsReply>> {
-        let (seat, _, ListFlowsRequest { filter, limit, mut after }) = self.admit(Need::Look, request)?;
+    async fn list_flows(
+        &self,
+        request: Request<ListFlowsRequest>,
+    ) -> Reply<Stream<ListFlowsReply>> {
+        let (seat, _, ListFlowsRequest { filter, limit, mut after }) =
+            self.admit(Need::Look, request)?;
         let mut left = if limit == 0 { DEFAULT_FLOWS } else { limit };
         let calls = self.clone();
         // The list is fetched as fast as the client takes it.
@@ -268,7 +299,10 @@ impl Control for Calls {
         tokio::spawn(async move {
             loop {
                 let (words, wanted) = (filter.clone(), left);
-                let list = match calls.ask(&seat, move |service| service.list(&words, wanted, &after)).await {
+                let list = match calls
+                    .ask(&seat, move |service| service.list(&words, wanted, &after))
+                    .await
+                {
                     Ok(list) => list,
                     Err(refusal) => return drop(sender.send_timeout(Err(refusal), PATIENCE).await),
                 };
@@ -293,7 +327,8 @@ impl Control for Calls {
     type TraceStream = Stream<TraceReply>;
 
     async fn trace(&self, request: Request<TraceRequest>) -> Reply<Stream<TraceReply>> {
-        let (seat, _, TraceRequest { selector, count, wait_ms }) = self.admit(Need::Look, request)?;
+        let (seat, _, TraceRequest { selector, count, wait_ms }) =
+            self.admit(Need::Look, request)?;
         let (sender, receiver) = mpsc::channel(WAITING);
         let service = self.service.clone();
         let mut streaming = Streaming { sender: sender.clone(), handle: Handle::current() };
@@ -314,9 +349,11 @@ impl Control for Calls {
     type MigrateStream = Stream<Progress>;
 
     async fn migrate(&self, request: Request<MigrateRequest>) -> Reply<Stream<Progress>> {
-        let (seat, _, MigrateRequest { from, to, limit, filter }) = self.admit(Need::Change, request)?;
+        let (seat, _, MigrateRequest { from, to, limit, filter }) =
+            self.admit(Need::Change, request)?;
         let (from, to, limit) = (node(from)?, to.map(node).transpose()?, limit.unwrap_or(u64::MAX));
-        let order = self.ask(&seat, move |service| service.migrate(from, to, limit, &filter)).await?;
+        let order =
+            self.ask(&seat, move |service| service.migrate(from, to, limit, &filter)).await?;
         Ok(Response::new(self.watch(Work::Moving(order), seat, true)))
     }
 
@@ -326,7 +363,9 @@ impl Control for Calls {
         let (seat, _, DrainRequest { runtime, force }) = self.admit(Need::Change, request)?;
         let node = node(runtime)?;
         let order = Order::Drain { node, force };
-        let begun = self.ask(&seat, move |service| service.ask(|answer| Question::Order(order, answer))).await;
+        let begun = self
+            .ask(&seat, move |service| service.ask(|answer| Question::Order(order, answer)))
+            .await;
         let has_begun = match begun {
             Ok(_) => true,
             // The drain was ordered, and moving the flows most likely keeps the packet
@@ -342,7 +381,9 @@ impl Control for Calls {
         let work = match what {
             Some(get_progress_request::What::Order(order)) => Work::Moving(order),
             Some(get_progress_request::What::Drained(runtime)) => Work::Draining(node(runtime)?),
-            None => return Err(Refusal::invalid_argument("say which order, or which drained runtime")),
+            None => {
+                return Err(Refusal::invalid_argument("say which order, or which drained runtime"));
+            }
         };
         let look = move |service: &Service| service.ask(|answer| Question::Progress(work, answer));
         self.ask(&seat, look).await.map(Response::new)
@@ -353,7 +394,8 @@ impl Control for Calls {
     async fn restore(&self, request: Request<RestoreRequest>) -> Reply<Stream<RestoreProgress>> {
         let (seat, _, RestoreRequest { runtime }) = self.admit(Need::Change, request)?;
         let order = Order::Restore(node(runtime)?);
-        self.ask(&seat, move |service| service.ask(|answer| Question::Order(order, answer))).await?;
+        self.ask(&seat, move |service| service.ask(|answer| Question::Order(order, answer)))
+            .await?;
         let look = move |service: &Service| {
             let state = service.state_of(runtime)?.unwrap_or_default();
             Ok(RestoreProgress { runtime, done: state == STATE_RUNNING, state })
@@ -365,7 +407,8 @@ impl Control for Calls {
     async fn apply(&self, request: Request<ApplyRequest>) -> Reply<ApplyReply> {
         // A dry run changes nothing, but shows the configuration.
         let (seat, _, ApplyRequest { file, text, dry_run }) = self.admit(Need::Change, request)?;
-        let result = self.ask(&seat, move |service| apply::apply(service, &file, text, dry_run)).await?;
+        let result =
+            self.ask(&seat, move |service| apply::apply(service, &file, text, dry_run)).await?;
         Ok(Response::new(ApplyReply { result: Some(result) }))
     }
 
@@ -386,7 +429,11 @@ impl Control for Calls {
             && holder.name != host
         {
             caller.refuse(Refused::Denied);
-            let text = format!("the certificate is of the host `{}`: it cannot join as `{}`", holder.name, host.escape_debug());
+            let text = format!(
+                "the certificate is of the host `{}`: it cannot join as `{}`",
+                holder.name,
+                host.escape_debug()
+            );
             return Err(Refusal::permission_denied(text));
         }
         self.ask(&seat, move |service| join::join(service, &host)).await.map(Response::new)
@@ -403,7 +450,11 @@ fn pieces(list: ListFlowsReply, goes_on: bool, length: usize) -> Vec<ListFlowsRe
         let flows = core::mem::replace(&mut flows, rest);
         pieces.push(ListFlowsReply { flows, ..Default::default() });
     }
-    pieces.push(if goes_on { ListFlowsReply { flows, ..Default::default() } } else { ListFlowsReply { flows, truncated, next } });
+    pieces.push(if goes_on {
+        ListFlowsReply { flows, ..Default::default() }
+    } else {
+        ListFlowsReply { flows, truncated, next }
+    });
     pieces
 }
 
@@ -413,13 +464,32 @@ mod tests {
 
     #[test]
     fn a_list_says_at_its_end_whether_there_is_more() {
-        for (count, expected) in [(0, &[0][..]), (1, &[1]), (2, &[2]), (4, &[2, 2]), (5, &[2, 2, 1])] {
-            let list = ListFlowsReply { flows: vec![Flow::default(); count], truncated: true, next: vec![1, 2, 3, 4] };
+        for (count, expected) in
+            [(0, &[0][..]), (1, &[1]), (2, &[2]), (4, &[2, 2]), (5, &[2, 2, 1])]
+        {
+            let list = ListFlowsReply {
+                flows: vec![Flow::default(); count],
+                truncated: true,
+                next: vec![1, 2, 3, 4],
+            };
             let of = |goes_on| pieces(list.clone(), goes_on, 2);
-            assert_eq!(of(false).iter().map(|piece| piece.flows.len()).collect::<Vec<_>>(), expected);
-            let (last, others) = of(false).split_last().map(|(last, others)| (last.clone(), others.to_vec())).unwrap();
-            assert!(last.truncated && last.next == list.next && others.iter().all(|piece| !piece.truncated));
-            assert!(of(true).iter().all(|piece| !piece.truncated && piece.next.is_empty()), "more follows");
+            assert_eq!(
+                of(false).iter().map(|piece| piece.flows.len()).collect::<Vec<_>>(),
+                expected
+            );
+            let (last, others) = of(false)
+                .split_last()
+                .map(|(last, others)| (last.clone(), others.to_vec()))
+                .unwrap();
+            assert!(
+                last.truncated
+                    && last.next == list.next
+                    && others.iter().all(|piece| !piece.truncated)
+            );
+            assert!(
+                of(true).iter().all(|piece| !piece.truncated && piece.next.is_empty()),
+                "more follows"
+            );
         }
     }
 }

@@ -76,7 +76,11 @@ impl Counts {
             listen: listen.to_string(),
             connections: counted.connections,
             calls: counted.calls,
-            refused: counted.refused.iter().map(|(reason, count)| (reason.name().to_owned(), *count)).collect(),
+            refused: counted
+                .refused
+                .iter()
+                .map(|(reason, count)| (reason.name().to_owned(), *count))
+                .collect(),
         }
     }
 }
@@ -114,7 +118,9 @@ impl Trust {
     /// # Errors
     /// The reason for refusing the caller from now on, as [`reason`] gives it.
     pub(super) fn check(&self, certificates: &[CertificateDer<'static>]) -> Result<(), Refused> {
-        let Some((own, issuers)) = certificates.split_first() else { return Err(Refused::NoCertificate) };
+        let Some((own, issuers)) = certificates.split_first() else {
+            return Err(Refused::NoCertificate);
+        };
         let verified = self.now().verifier.verify_client_cert(own, issuers, UnixTime::now());
         verified.map(drop).map_err(|error| reason(&error))
     }
@@ -137,7 +143,9 @@ fn reason(error: &rustls::Error) -> Refused {
             | CertificateError::NotValidYetContext { .. },
         ) => Refused::CertificateNotNow,
         rustls::Error::InvalidCertificate(_) => Refused::CertificateRefused,
-        rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => Refused::NotTls,
+        rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => {
+            Refused::NotTls
+        }
         rustls::Error::AlertReceived(AlertDescription::CloseNotify) => Refused::HandshakeEnded,
         rustls::Error::AlertReceived(_) => Refused::RefusedByClient,
         _ => Refused::HandshakeFailed,
@@ -158,7 +166,9 @@ struct Handshake {
 /// The address that a station is counted under.
 fn station(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
         address => address,
     }
 }
@@ -247,12 +257,22 @@ pub(super) async fn accept_local(listener: UnixListener, ready: Ready) {
             continue;
         }
         let Ok(place) = places.clone().try_acquire_owned() else { continue };
-        let connection = Connection::new(Box::pin(stream), Caller::Local, PATIENCE, Limits::default().idle, place);
+        let connection = Connection::new(
+            Box::pin(stream),
+            Caller::Local,
+            PATIENCE,
+            Limits::default().idle,
+            place,
+        );
         let _ = ready.send(Ok(connection)).await;
     }
 }
 
-async fn shake_hands(stream: TcpStream, api: &Arc<Api>, places: Arc<Semaphore>) -> Result<Connection, Refused> {
+async fn shake_hands(
+    stream: TcpStream,
+    api: &Arc<Api>,
+    places: Arc<Semaphore>,
+) -> Result<Connection, Refused> {
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(api.trust.now().config);
     let stream = match timeout(api.limits.handshake, acceptor.accept(stream)).await {
@@ -337,7 +357,11 @@ impl Connected for Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let read = this.stream.as_mut().poll_read(context, into);
         match read {
@@ -354,7 +378,11 @@ impl AsyncRead for Connection {
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.stream.as_mut().poll_write(context, bytes)
     }
 
@@ -374,7 +402,13 @@ mod tests {
     /// The user decides, whatever the socket's mode.
     #[test]
     fn the_user_who_started_the_box_may_ask_and_root() {
-        for (user, own, may) in [(1000, 1000, true), (0, 1000, true), (0, 0, true), (1001, 1000, false), (1000, 0, false)] {
+        for (user, own, may) in [
+            (1000, 1000, true),
+            (0, 1000, true),
+            (0, 0, true),
+            (1001, 1000, false),
+            (1000, 0, false),
+        ] {
             assert_eq!(may_ask(user, own), may, "{user} of {own}'s");
         }
     }

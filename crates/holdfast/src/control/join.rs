@@ -18,7 +18,10 @@ pub(super) fn join(service: &Service, host: &str) -> Result<JoinReply, Refusal> 
     let running = service.ask(Request::Configuration)?;
     let plan = &running.plan;
     if plan.hosts.is_empty() {
-        return Err(not_now("the box is on one host: its configuration has no `hosts`, and nobody can join".to_owned()));
+        return Err(not_now(
+            "the box is on one host: its configuration has no `hosts`, and nobody can join"
+                .to_owned(),
+        ));
     }
     plan.host(Some(host)).map_err(not_now)?;
     let beside = Path::new(&running.file).parent().unwrap_or(Path::new(""));
@@ -33,12 +36,17 @@ pub(super) fn join(service: &Service, host: &str) -> Result<JoinReply, Refusal> 
             )));
         }
         let path_here = beside.join(path);
-        let failed = |error: std::io::Error| not_now(format!("`{key}: {path}` of the host that was asked: {error}"));
+        let failed = |error: std::io::Error| {
+            not_now(format!("`{key}: {path}` of the host that was asked: {error}"))
+        };
         let length = std::fs::metadata(&path_here).map_err(failed)?.len();
         if length > MAX_FILE {
             return Err(not_now(format!("`{key}: {path}` is longer than {} MiB", MAX_FILE >> 20)));
         }
-        files.push(File { path: path.to_owned(), contents: std::fs::read(&path_here).map_err(failed)? });
+        files.push(File {
+            path: path.to_owned(),
+            contents: std::fs::read(&path_here).map_err(failed)?,
+        });
     }
     Ok(JoinReply { cluster: plan.cluster.clone(), text: running.text.to_string(), files })
 }

@@ -47,7 +47,10 @@ impl Lock {
     ///
     /// # Errors
     /// The kernel's error; `TimedOut` if the processes of a killed box do not end.
-    pub(crate) fn take_for_all(socket: &Path, is_over: impl Fn() -> bool) -> std::io::Result<Option<Lock>> {
+    pub(crate) fn take_for_all(
+        socket: &Path,
+        is_over: impl Fn() -> bool,
+    ) -> std::io::Result<Option<Lock>> {
         let path = beside(socket, ".box");
         let began = Instant::now();
         loop {
@@ -63,16 +66,23 @@ impl Lock {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 Ok(mut lock) => {
-                    lock.file.iter().try_for_each(|file| rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()))?;
+                    lock.file.iter().try_for_each(|file| {
+                        rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())
+                    })?;
                     lock.is_inherited = true;
                     return Ok(Some(lock));
                 }
                 Err(Refusal::Failed(error)) => return Err(error),
-                Err(Refusal::Held(Some(guard))) if holdfast_io::process::lives(guard) => return Ok(None),
+                Err(Refusal::Held(Some(guard))) if holdfast_io::process::lives(guard) => {
+                    return Ok(None);
+                }
                 Err(Refusal::Held(_)) if is_over() => return Ok(None),
-                Err(Refusal::Held(_)) if began.elapsed() < ENDING_PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+                Err(Refusal::Held(_)) if began.elapsed() < ENDING_PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(10))
+                }
                 Err(Refusal::Held(guard)) => {
-                    let guard = guard.map_or_else(String::new, |pid| format!(" (its guard was process {pid})"));
+                    let guard = guard
+                        .map_or_else(String::new, |pid| format!(" (its guard was process {pid})"));
                     let path = path.display();
                     let text = format!(
                         "processes of a box that was killed{guard} have not ended after {} s: as root, `fuser {path}` shows them, and `fuser -k -KILL {path}` ends them",
@@ -90,7 +100,13 @@ impl Lock {
             // Symbolic links are not followed: another user could make us write to any
             // file.
             let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-            options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(flags);
             let mut file = options.open(&path).map_err(Refusal::Failed)?;
             match file.try_lock() {
                 Ok(()) => {}
@@ -106,7 +122,10 @@ impl Lock {
             if !is_at(&file, &path) {
                 continue;
             }
-            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}")).map_err(Refusal::Failed)?;
+            file.set_len(0)
+                .and_then(|()| file.rewind())
+                .and_then(|()| writeln!(file, "{pid}"))
+                .map_err(Refusal::Failed)?;
             return Ok(Lock { path, file: Some(file), is_inherited: false });
         }
     }
@@ -122,8 +141,11 @@ impl Lock {
     fn wait_for_others(&mut self) {
         self.file = None;
         let began = Instant::now();
-        while let Err(Refusal::Held(holder)) = Lock::take_at(self.path.clone(), std::process::id()) {
-            if holder.is_some_and(|holder| holder != std::process::id()) || began.elapsed() >= ENDING_PATIENCE {
+        while let Err(Refusal::Held(holder)) = Lock::take_at(self.path.clone(), std::process::id())
+        {
+            if holder.is_some_and(|holder| holder != std::process::id())
+                || began.elapsed() >= ENDING_PATIENCE
+            {
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -171,12 +193,16 @@ mod tests {
         let socket = directory.path().join("box.sock");
         let lock = Lock::take_for_all(&socket, || false).unwrap().unwrap();
         let path = lock.path.clone();
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let input = child.stdin.take();
         let ending = std::thread::spawn(move || drop(lock));
         let has_ended = |refusal: &Result<Option<Lock>, Error>| matches!(refusal, Ok(Some(_)));
         for _ in 0..3 {
-            assert!(!has_ended(&Lock::take_for_all(&socket, || false)), "it began beside a living process");
+            assert!(
+                !has_ended(&Lock::take_for_all(&socket, || false)),
+                "it began beside a living process"
+            );
             assert!(path.exists() && !ending.is_finished());
         }
         drop(input);
@@ -194,7 +220,8 @@ mod tests {
         let lock = Lock::take_for_all(&socket, || false).unwrap().unwrap();
         assert!(Lock::take_for_all(&socket, || false).unwrap().is_none(), "a guard lives");
         // `cat` ends when its standard input is closed.
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let input = child.stdin.take();
         // Imitates a killed guard: the lock's file names a process that does not exist,
         // this process's descriptor is closed, and the file stays.
@@ -206,7 +233,9 @@ mod tests {
         let looks = Arc::new(AtomicU32::new(0));
         let look = looks.clone();
         let next = std::thread::spawn(move || {
-            let lock = Lock::take_for_all(&socket, || look.fetch_add(1, Ordering::SeqCst) == u32::MAX).unwrap();
+            let lock =
+                Lock::take_for_all(&socket, || look.fetch_add(1, Ordering::SeqCst) == u32::MAX)
+                    .unwrap();
             lock.is_some_and(|lock| lock.is_held())
         });
         while looks.load(Ordering::SeqCst) < 3 {

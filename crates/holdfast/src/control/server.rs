@@ -98,26 +98,41 @@ impl Server {
         let path = self.path.display();
         if !self.lock.as_ref().is_some_and(Lock::is_held) {
             // The socket may have been removed with its directory.
-            let made = make_directory(&self.path)
-                .map_err(|error| format!("the control socket {path} was removed and cannot be made again: {error}"))?;
+            let made = make_directory(&self.path).map_err(|error| {
+                format!("the control socket {path} was removed and cannot be made again: {error}")
+            })?;
             // A second `Made` of the same directory would remove it when it is dropped.
             self.made = self.made.take().or_else(|| made.map(Made));
-            self.lock = Some(Lock::take(&self.path, self.service.pid).map_err(|refusal| match refusal {
-                Refusal::Held(Some(pid)) => format!("the control socket {path} was taken by another box, process {pid}"),
-                Refusal::Held(None) => format!("the control socket {path} was taken by another box"),
-                Refusal::Failed(error) => format!("the lock of the control socket {path}: {error}"),
-            })?);
+            self.lock =
+                Some(Lock::take(&self.path, self.service.pid).map_err(
+                    |refusal| match refusal {
+                        Refusal::Held(Some(pid)) => format!(
+                            "the control socket {path} was taken by another box, process {pid}"
+                        ),
+                        Refusal::Held(None) => {
+                            format!("the control socket {path} was taken by another box")
+                        }
+                        Refusal::Failed(error) => {
+                            format!("the lock of the control socket {path}: {error}")
+                        }
+                    },
+                )?);
         }
         match std::fs::symlink_metadata(&self.path) {
-            Ok(there) if self.listening.as_ref().is_some_and(|listening| listening.id == id(&there)) => Ok(None),
+            Ok(there)
+                if self.listening.as_ref().is_some_and(|listening| listening.id == id(&there)) =>
+            {
+                Ok(None)
+            }
             Ok(_) => Err(format!(
                 "the control socket {path} was replaced by another file: nobody can ask this box until that is removed"
             )),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 // The listener at the removed socket ends first.
                 self.listening = None;
-                let listening = Listening::begin(&self.path, &self.serving)
-                    .map_err(|failure| format!("the control socket was removed and cannot be made again: {failure}"))?;
+                let listening = Listening::begin(&self.path, &self.serving).map_err(|failure| {
+                    format!("the control socket was removed and cannot be made again: {failure}")
+                })?;
                 self.listening = Some(listening);
                 Ok(Some(format!("the control socket {path} was removed: it is there again")))
             }
@@ -192,9 +207,15 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
 ///
 /// # Errors
 /// If another process listens at the path already, or the path cannot be used.
-pub fn listen(path: &Path, pid: u32, requests: Sender<Request>, wake: Arc<dyn Fn() + Send + Sync>) -> Result<Server, Failure> {
+pub fn listen(
+    path: &Path,
+    pid: u32,
+    requests: Sender<Request>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+) -> Result<Server, Failure> {
     let stop = || {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
     };
     listen_as(path, pid, requests, wake, Arc::new(stop))
 }
@@ -226,7 +247,13 @@ pub fn listen_and_stop(
     listen_as(path, std::process::id(), requests, wake, stop)
 }
 
-fn listen_as(path: &Path, pid: u32, requests: Sender<Request>, wake: Act, stop: Act) -> Result<Server, Failure> {
+fn listen_as(
+    path: &Path,
+    pid: u32,
+    requests: Sender<Request>,
+    wake: Act,
+    stop: Act,
+) -> Result<Server, Failure> {
     check_path(path)?;
     let failed = |error| failed(path, &error);
     let made = make_directory(path).map_err(failed)?.map(Made);
@@ -234,7 +261,10 @@ fn listen_as(path: &Path, pid: u32, requests: Sender<Request>, wake: Act, stop: 
         Ok(lock) => lock,
         Err(Refusal::Held(pid)) => {
             let holder = pid.map_or_else(String::new, |pid| format!(": process {pid}"));
-            let message = format!("{}: a box is running already with this control socket{holder}", path.display());
+            let message = format!(
+                "{}: a box is running already with this control socket{holder}",
+                path.display()
+            );
             return Err(Failure::new(exit::UNAVAILABLE, message));
         }
         Err(Refusal::Failed(error)) => return Err(failed(error)),
@@ -246,7 +276,17 @@ fn listen_as(path: &Path, pid: u32, requests: Sender<Request>, wake: Act, stop: 
     }
     let listening = Some(Listening::begin(path, &serving)?);
     let path = path.to_owned();
-    Ok(Server { path, service, remote: None, listening, serving, lock: Some(lock), made, wanted: None, wrong: None })
+    Ok(Server {
+        path,
+        service,
+        remote: None,
+        listening,
+        serving,
+        lock: Some(lock),
+        made,
+        wanted: None,
+        wrong: None,
+    })
 }
 
 /// Makes the socket's directory, for its owner only, if there is none.
@@ -262,20 +302,27 @@ pub(crate) fn make_directory(path: &Path) -> std::io::Result<Option<PathBuf>> {
 
 /// Removes a socket without a listener, and no other file.
 fn clear(path: &Path) -> Result<(), Failure> {
-    let unavailable = |what: &str| Failure::new(exit::UNAVAILABLE, format!("{}: {what}", path.display()));
+    let unavailable =
+        |what: &str| Failure::new(exit::UNAVAILABLE, format!("{}: {what}", path.display()));
     match UnixStream::connect(path) {
         Ok(_) => Err(unavailable("a box is running already with this control socket")),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             use std::os::unix::fs::FileTypeExt;
-            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+            let is_socket = std::fs::symlink_metadata(path)
+                .is_ok_and(|metadata| metadata.file_type().is_socket());
             if !is_socket {
-                return Err(unavailable("this is not a socket; --control PATH puts the control socket elsewhere"));
+                return Err(unavailable(
+                    "this is not a socket; --control PATH puts the control socket elsewhere",
+                ));
             }
-            std::fs::remove_file(path).map_err(|error| unavailable(&format!("left by a box that was killed, and {error}")))
+            std::fs::remove_file(path).map_err(|error| {
+                unavailable(&format!("left by a box that was killed, and {error}"))
+            })
         }
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            Err(Failure::new(exit::PERMISSION, format!("{}: another user's box has this control socket", path.display())))
-        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(Failure::new(
+            exit::PERMISSION,
+            format!("{}: another user's box has this control socket", path.display()),
+        )),
         Err(error) => Err(unavailable(&error.to_string())),
     }
 }

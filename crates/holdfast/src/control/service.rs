@@ -50,11 +50,22 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn new(pid: u32, requests: Sender<Request>, wake: Act, stop: Act) -> Service {
-        Service { pid, requests, wake, stop, tracing: Mutex::new(()), applying: Mutex::new(()), remote: OnceLock::new() }
+        Service {
+            pid,
+            requests,
+            wake,
+            stop,
+            tracing: Mutex::new(()),
+            applying: Mutex::new(()),
+            remote: OnceLock::new(),
+        }
     }
 
     /// Asks the packet loop.
-    pub(super) fn ask<T: Send + 'static>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, Refusal> {
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Answer<T>) -> Request,
+    ) -> Result<T, Refusal> {
         let (answer, answered) = Answer::new();
         let stopping = |_| Refusal::failed_precondition("the box is stopping");
         self.requests.send(request(answer)).map_err(stopping)?;
@@ -78,17 +89,31 @@ impl Service {
 
     pub(super) fn status(&self) -> Result<Status, Refusal> {
         // The packet loop knows nothing of clients.
-        Ok(Status { control: self.remote.get().map(|remote| remote()), ..self.ask(Request::Status)? })
+        Ok(Status {
+            control: self.remote.get().map(|remote| remote()),
+            ..self.ask(Request::Status)?
+        })
     }
 
     /// Orders flows to move; returns the order's number.
-    pub(super) fn migrate(&self, from: u16, to: Option<u16>, limit: u64, filter: &str) -> Result<u32, Refusal> {
+    pub(super) fn migrate(
+        &self,
+        from: u16,
+        to: Option<u16>,
+        limit: u64,
+        filter: &str,
+    ) -> Result<u32, Refusal> {
         let order = Order::Move { from, to, limit, selector: self.selector(filter)? };
         self.ask(|answer| Request::Order(order, answer))
     }
 
     /// The next flows of a list, until the answer is full or its time is over.
-    pub(super) fn list(&self, filter: &str, limit: u32, after: &[u32]) -> Result<ListFlowsReply, Refusal> {
+    pub(super) fn list(
+        &self,
+        filter: &str,
+        limit: u32,
+        after: &[u32],
+    ) -> Result<ListFlowsReply, Refusal> {
         let filter = self.selector(filter)?;
         let mut at = if after.is_empty() { None } else { Some(place(after)?) };
         // A flow beyond the limit tells whether the list is truncated.
@@ -117,7 +142,8 @@ impl Service {
         }
         let Running { plan, .. } = self.ask(Request::Configuration)?;
         if plan.switches.len() > 1 {
-            let text = "`on` is for rules where there are several switches: each counts its own ports";
+            let text =
+                "`on` is for rules where there are several switches: each counts its own ports";
             return Err(Refusal::invalid_argument(text));
         }
         read(text, &plan.switches[0].zones).map(|selector| selector.to_string())
@@ -130,12 +156,20 @@ impl Service {
 
     /// Gives the follower every step until `count` packets have left, the time is over,
     /// or the follower has left. Returns the number of packets seen.
-    pub(super) fn trace(&self, text: &str, count: u32, wait: Duration, follower: &mut dyn Follower) -> Result<u64, Refusal> {
+    pub(super) fn trace(
+        &self,
+        text: &str,
+        count: u32,
+        wait: Duration,
+        follower: &mut dyn Follower,
+    ) -> Result<u64, Refusal> {
         let count = count.min(MAX_TRACE);
         // The packet loop has one trace at a time; a second one would take the first
         // one's steps.
         let Ok(_alone) = self.tracing.try_lock() else {
-            return Err(Refusal::resource_exhausted("another trace is under way: try again when it has ended"));
+            return Err(Refusal::resource_exhausted(
+                "another trace is under way: try again when it has ended",
+            ));
         };
         let selector = self.selector(text)?;
         self.ask(Request::Traces)?;
@@ -146,7 +180,12 @@ impl Service {
         result
     }
 
-    fn follow(&self, count: u32, wait: Duration, follower: &mut dyn Follower) -> Result<u64, Refusal> {
+    fn follow(
+        &self,
+        count: u32,
+        wait: Duration,
+        follower: &mut dyn Follower,
+    ) -> Result<u64, Refusal> {
         let started = Instant::now();
         let mut packets = BTreeSet::new();
         let mut pending: Vec<(u32, TraceStep)> = Vec::new();
@@ -159,7 +198,8 @@ impl Service {
             pending.extend(steps);
             // A packet's steps are shown when they are complete.
             pending.sort_by_key(|(stage, step)| (step.packet, *stage));
-            let later = pending.split_off(pending.partition_point(|(_, step)| step.packet <= whole));
+            let later =
+                pending.split_off(pending.partition_point(|(_, step)| step.packet <= whole));
             let steps = core::mem::replace(&mut pending, later);
             quiet = if steps.is_empty() { quiet + 1 } else { 0 };
             for (_, step) in steps {
@@ -185,7 +225,9 @@ fn place(numbers: &[u32]) -> Result<Place, Refusal> {
         let peer = Peer { node: u16::try_from(node).ok()?, incarnation };
         Some(Place { peer, lane: u16::try_from(lane).ok()?, slot })
     };
-    read(numbers).ok_or_else(|| Refusal::invalid_argument("`after` is no place at which a list of this box has ended"))
+    read(numbers).ok_or_else(|| {
+        Refusal::invalid_argument("`after` is no place at which a list of this box has ended")
+    })
 }
 
 /// Reads a selector as an operator writes it.

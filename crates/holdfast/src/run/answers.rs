@@ -35,7 +35,10 @@ pub(super) struct Waiting {
 
 impl Waiting {
     fn is_empty(&self) -> bool {
-        self.statuses.is_empty() && self.flows.is_empty() && self.orders.is_empty() && self.rules.is_empty()
+        self.statuses.is_empty()
+            && self.flows.is_empty()
+            && self.orders.is_empty()
+            && self.rules.is_empty()
     }
 
     /// True if a request can be continued without input.
@@ -86,7 +89,8 @@ impl Manager {
             }
             Request::Configuration(answer) => {
                 let record = self.host.hub.manager.fabric().max_record();
-                let (file, text, rules) = (self.file.clone(), self.text.clone(), self.rules_wanted());
+                let (file, text, rules) =
+                    (self.file.clone(), self.text.clone(), self.rules_wanted());
                 answer.give(Running { file, text, plan: self.plan.clone(), rules, record });
             }
             Request::Apply { based_on, text, plan, memory, rules, answer } => {
@@ -105,7 +109,10 @@ impl Manager {
             Request::Trace { selector, count, answer } => match selector.parse::<Selector>() {
                 Ok(selector) => {
                     let count = count.min(10_000);
-                    self.host.hub.serving_mut().for_each(|switch| switch.set_trace(selector.clone(), count));
+                    self.host
+                        .hub
+                        .serving_mut()
+                        .for_each(|switch| switch.set_trace(selector.clone(), count));
                     answer.give(());
                 }
                 Err(wrong) => answer.refuse(wrong.to_string()),
@@ -117,12 +124,15 @@ impl Manager {
             },
             Request::Traces(answer) => {
                 let mut steps = vec![core::mem::take(&mut self.host.hub.manager.traces)];
-                steps.extend(self.host.hub.serving_mut().map(|switch| core::mem::take(&mut switch.traces)));
+                steps.extend(
+                    self.host.hub.serving_mut().map(|switch| core::mem::take(&mut switch.traces)),
+                );
                 // A runtime's trace steps arrive with its next report.
                 let whole = self.clock.now().saturating_sub(self.trace_delay);
                 let plan = self.plan.clone();
                 answer.make(move || {
-                    let steps = steps.iter().flatten().map(|step| reports::step(step, &plan)).collect();
+                    let steps =
+                        steps.iter().flatten().map(|step| reports::step(step, &plan)).collect();
                     Ok(Traced { whole, steps })
                 });
             }

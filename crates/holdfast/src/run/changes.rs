@@ -9,16 +9,24 @@ use holdfast_node::message::{Order, Refusal};
 /// The coordinator's reason for refusing an order.
 pub(super) fn why(refusal: Refusal) -> String {
     match refusal {
-        Refusal::NotServing(node) => format!("runtime {node} serves no flows: `holdfast status` lists those that do"),
-        Refusal::NotDrained(node) => format!("runtime {node} is not drained: `holdfast status` says what it is"),
+        Refusal::NotServing(node) => {
+            format!("runtime {node} serves no flows: `holdfast status` lists those that do")
+        }
+        Refusal::NotDrained(node) => {
+            format!("runtime {node} is not drained: `holdfast status` says what it is")
+        }
         Refusal::Same => "the flows are there already: name two runtimes".to_owned(),
         Refusal::NobodyElse => "there is no other runtime that could have the flows".to_owned(),
         Refusal::Unsafe(node) => format!(
             "without runtime {node} flows would not survive a failure, because one would be left: restore another first, or drain it all the same with --force"
         ),
-        Refusal::OtherCluster(node) => format!("runtime {node} is of another cluster: flows move inside their own"),
+        Refusal::OtherCluster(node) => {
+            format!("runtime {node} is of another cluster: flows move inside their own")
+        }
         Refusal::Leaving => "it is being drained already".to_owned(),
-        Refusal::Away => "the coordinator is away and will be back in a moment: try again".to_owned(),
+        Refusal::Away => {
+            "the coordinator is away and will be back in a moment: try again".to_owned()
+        }
     }
 }
 
@@ -36,7 +44,8 @@ impl Manager {
     /// The progress of an order.
     pub(super) fn progress(&self, work: Work, now: u64) -> Result<Progress, &'static str> {
         let manager = &self.host.hub.manager;
-        let took = |began: u64, ended: Option<u64>| ended.unwrap_or(now).saturating_sub(began) / 1000;
+        let took =
+            |began: u64, ended: Option<u64>| ended.unwrap_or(now).saturating_sub(began) / 1000;
         match work {
             Work::Moving(number) => {
                 let order = manager.moves().iter().find(|known| known.request == number);
@@ -57,7 +66,9 @@ impl Manager {
                 let drain = drain.ok_or("nobody has drained that runtime")?;
                 // The list of members comes separately: a client that is told of the end
                 // must find it there too.
-                let is_there = manager.status().any(|one| one.member.peer() == drain.peer && one.member.state.serves());
+                let is_there = manager
+                    .status()
+                    .any(|one| one.member.peer() == drain.peer && one.member.state.serves());
                 Ok(Progress {
                     runtime: runtime.into(),
                     moved: drain.moved,
@@ -85,7 +96,8 @@ impl Manager {
     pub(super) fn rules_wanted(&self) -> u64 {
         // A new coordinator does not know yet which rules are in force; a switch here
         // does.
-        let known = self.host.hub.serving().map(|switch| switch.rules().version()).max().unwrap_or(0);
+        let known =
+            self.host.hub.serving().map(|switch| switch.rules().version()).max().unwrap_or(0);
         self.host.hub.manager.rules_wanted(self.rules_in_force().max(known))
     }
 
@@ -93,7 +105,9 @@ impl Manager {
     pub(super) fn answer_rules(&mut self) {
         let in_force = self.rules_in_force();
         let had = self.waiting.rules.len();
-        for (version, answer) in self.waiting.rules.extract_if(.., |(version, _)| in_force >= *version) {
+        for (version, answer) in
+            self.waiting.rules.extract_if(.., |(version, _)| in_force >= *version)
+        {
             answer.give(version);
         }
         // The text is not kept earlier: a next incarnation that began with rules that no

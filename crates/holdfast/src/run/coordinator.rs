@@ -56,26 +56,43 @@ pub fn main() -> Result<(), Failure> {
     let plan = role::plan_of(&assignment)?;
     let clock = Clock::new();
     let stop = Arc::new(AtomicBool::new(false));
-    let (log, mut elected, records, mut store): (Log, Option<Elected>, _, Box<dyn LogStore>) = match &plan.etcd {
-        Some(etcd) => {
-            // An elected coordinator resigns when it is told to end.
-            signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())
-                .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
-            let host_patience = (!plan.hosts.is_empty()).then_some(plan.detection.host_ms * MILLISECOND);
-            let place = Place { etcd, host: &assignment.role.host, life_of_box: assignment.role.life_of_box, host_patience };
-            let mandate = Elected::campaign(&place, &mut guest, &clock, &stop)?;
-            let Some(Mandate { elected, leadership, begins_anew }) = mandate else { return Ok(()) };
-            (assignment.incarnation, assignment.role.begins_anew) = (leadership.incarnation, begins_anew);
-            let log = Log { place: etcd.place(), is_in_etcd: true };
-            (log, Some(elected), leadership.records.map_err(StoreError::new), Box::new(leadership.store))
-        }
-        None => {
-            let log = Log { place: assignment.role.log.display().to_string(), is_in_etcd: false };
-            let store = Store::open(&assignment.role.log, assignment.role.is_kept);
-            let store = store.map_err(|error| log.unusable(&error))?;
-            (log, None, store.records(), Box::new(store))
-        }
-    };
+    let (log, mut elected, records, mut store): (Log, Option<Elected>, _, Box<dyn LogStore>) =
+        match &plan.etcd {
+            Some(etcd) => {
+                // An elected coordinator resigns when it is told to end.
+                signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone()).map_err(
+                    |error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")),
+                )?;
+                let host_patience =
+                    (!plan.hosts.is_empty()).then_some(plan.detection.host_ms * MILLISECOND);
+                let place = Place {
+                    etcd,
+                    host: &assignment.role.host,
+                    life_of_box: assignment.role.life_of_box,
+                    host_patience,
+                };
+                let mandate = Elected::campaign(&place, &mut guest, &clock, &stop)?;
+                let Some(Mandate { elected, leadership, begins_anew }) = mandate else {
+                    return Ok(());
+                };
+                (assignment.incarnation, assignment.role.begins_anew) =
+                    (leadership.incarnation, begins_anew);
+                let log = Log { place: etcd.place(), is_in_etcd: true };
+                (
+                    log,
+                    Some(elected),
+                    leadership.records.map_err(StoreError::new),
+                    Box::new(leadership.store),
+                )
+            }
+            None => {
+                let log =
+                    Log { place: assignment.role.log.display().to_string(), is_in_etcd: false };
+                let store = Store::open(&assignment.role.log, assignment.role.is_kept);
+                let store = store.map_err(|error| log.unusable(&error))?;
+                (log, None, store.records(), Box::new(store))
+            }
+        };
     let unkept = |error: StoreError| log.unusable(&error);
     let records = records.map_err(unkept)?;
     let mut coordinator = begin(&assignment, plan, &log, &records, clock.now())?;
@@ -134,7 +151,8 @@ pub fn main() -> Result<(), Failure> {
         let due = due.min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
         let due = due.saturating_sub(clock.now()).min(MAX_SLEEP);
         if is_idle && due > 1_000 && guest.prepare_sleep() {
-            let fds: Vec<BorrowedFd<'_>> = store.wait_fd().into_iter().chain([guest.wait_fd()]).collect();
+            let fds: Vec<BorrowedFd<'_>> =
+                store.wait_fd().into_iter().chain([guest.wait_fd()]).collect();
             sleep(&fds, due);
         }
         guest.awake();
@@ -167,7 +185,13 @@ impl Log {
 
 /// Makes the next incarnation, or the first one. From a former box's log only the numbers
 /// count that must not be used again: its incarnations must not be taken for this box's.
-fn begin(assignment: &Assignment, plan: Plan, log: &Log, records: &[Vec<u8>], now: u64) -> Result<Coordinator, Failure> {
+fn begin(
+    assignment: &Assignment,
+    plan: Plan,
+    log: &Log,
+    records: &[Vec<u8>],
+    now: u64,
+) -> Result<Coordinator, Failure> {
     let promises = |chain: &u16| plan.chains[usize::from(*chain)].protection.promises();
     let scaling = &plan.scaling;
     let scaling = Scaling {
@@ -212,7 +236,8 @@ fn begin(assignment: &Assignment, plan: Plan, log: &Log, records: &[Vec<u8>], no
         return Ok(Coordinator::new(config, now));
     }
     if assignment.role.begins_anew && !has_hosts {
-        config.first_incarnation = Coordinator::next_incarnation(bytes()).map_err(|error| unreadable(&error))?;
+        config.first_incarnation =
+            Coordinator::next_incarnation(bytes()).map_err(|error| unreadable(&error))?;
         return Ok(Coordinator::new(config, now));
     }
     Coordinator::restore(config, now, bytes()).map_err(|error| unreadable(&error))

@@ -47,7 +47,11 @@ pub(super) fn warnings(plan: &Plan) -> Vec<String> {
 }
 
 /// Opens a port. The kernel may need a moment to release it from an earlier manager.
-pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<Box<dyn Port>, PortError> {
+pub(super) fn open(
+    device: &str,
+    incarnation: u32,
+    link: &GuardLink,
+) -> Result<Box<dyn Port>, PortError> {
     open_by(&|| port::open(device), incarnation, link)
 }
 
@@ -69,7 +73,8 @@ pub(super) fn open_fabric(
                 _ => None,
             };
             let addresses: Vec<SocketAddr> = hosts.iter().filter_map(address).collect();
-            let mut port = open_by(&|| Ok(Box::new(Udp::open(&addresses, number, path)?)), incarnation, link)?;
+            let mut port =
+                open_by(&|| Ok(Box::new(Udp::open(&addresses, number, path)?)), incarnation, link)?;
             // Managers stay where they are; hosts tell where other nodes are.
             (0..hosts.len() as u16).for_each(|host| port.place(manager_of(host), Some(host)));
             Ok(port)
@@ -183,24 +188,35 @@ impl Manager {
         let peer = holdfast_wire::ip_addr(&liveness.peer);
         match (change.from, change.to) {
             (_, State::Up) => say(&format!("router {peer} at port {name} is alive (BFD)")),
-            (State::Up, _) => say(&format!("router {peer} at port {name} is not (BFD): {}", change.diagnostic.name())),
+            (State::Up, _) => say(&format!(
+                "router {peer} at port {name} is not (BFD): {}",
+                change.diagnostic.name()
+            )),
             _ => {}
         }
     }
 
     /// Reports the packets that functions have noted. Functions limit their number.
     pub(super) fn say_logged(&mut self) {
-        for Logged { chain, function, about, ingress, key, missed } in core::mem::take(&mut self.host.hub.manager.logged) {
+        for Logged { chain, function, about, ingress, key, missed } in
+            core::mem::take(&mut self.host.hub.manager.logged)
+        {
             let name = self.plan.chain_name(chain);
             // A function that logs rules also counts by them.
-            let is_its =
-                |known: &&NamedStatistic| (known.id.chain, known.id.function) == (chain, function) && known.names.is_some();
+            let is_its = |known: &&NamedStatistic| {
+                (known.id.chain, known.id.function) == (chain, function) && known.names.is_some()
+            };
             let rule = self.plan.statistics.iter().find(is_its);
-            let (function, rule) = rule.map_or(("", String::new()), |rule| (rule.function, rule.name(about as usize)));
+            let (function, rule) =
+                rule.map_or(("", String::new()), |rule| (rule.function, rule.name(about as usize)));
             let switch = self.plan.switches.iter().find(|switch| switch.chains.contains(&chain));
             let port = switch.and_then(|switch| switch.ports.get(usize::from(ingress)));
             let port = port.map_or("", |port| self.plan.port_name(*port));
-            let more = if missed > 0 { format!("; {missed} before it were not said") } else { String::new() };
+            let more = if missed > 0 {
+                format!("; {missed} before it were not said")
+            } else {
+                String::new()
+            };
             say(&format!("chain {name}: {function}: {key} at port {port}: {rule}{more}"));
         }
     }
@@ -222,7 +238,11 @@ impl Manager {
         let mut up_again = core::mem::take(&mut self.device_look.up_again);
         up_again.sort_unstable();
         up_again.dedup();
-        for switch in up_again.into_iter().filter(|switch| self.is_ready && self.host.hub.serves(*switch)).collect::<Vec<_>>() {
+        for switch in up_again
+            .into_iter()
+            .filter(|switch| self.is_ready && self.host.hub.serves(*switch))
+            .collect::<Vec<_>>()
+        {
             self.host.announce(switch, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
         }
@@ -234,9 +254,13 @@ impl Manager {
         let PortPlan { name, device, .. } = &plan.ports[at];
         match found {
             Look::Same => {}
-            Look::Gone => say(&format!("port {name}: device {device} is gone; it is used again when it is back")),
+            Look::Gone => say(&format!(
+                "port {name}: device {device} is gone; it is used again when it is back"
+            )),
             Look::Back => say(&format!("port {name}: device {device} is back")),
-            Look::Refused(error) => say(&format!("port {name}: device {device} is back and cannot be used: {error}")),
+            Look::Refused(error) => {
+                say(&format!("port {name}: device {device} is back and cannot be used: {error}"))
+            }
         }
         // Frames lost at a port that another host serves are not counted: that host
         // forwards them.
@@ -259,7 +283,9 @@ impl Manager {
     /// serves it.
     pub(super) fn tell_links(&mut self) {
         for (number, switch) in (0u16..).zip(&self.plan.switches) {
-            let is_up = |port: &&u8| self.device_states.get(usize::from(**port)).is_some_and(|(is_up, _)| *is_up);
+            let is_up = |port: &&u8| {
+                self.device_states.get(usize::from(**port)).is_some_and(|(is_up, _)| *is_up)
+            };
             let links = switch.ports.iter().filter(is_up).count() as u8;
             self.host.hub.manager.set_links(number, links);
         }
@@ -267,7 +293,8 @@ impl Manager {
 
     /// Sets the MTU to which the edge cuts, or for which it refuses, from now on.
     fn set_mtu(&mut self, port: u8, mtu: u16) {
-        let limit = self.plan.ports.get(usize::from(port)).and_then(|port| port.mtu).unwrap_or(u16::MAX);
+        let limit =
+            self.plan.ports.get(usize::from(port)).and_then(|port| port.mtu).unwrap_or(u16::MAX);
         self.host.set_mtu(port, mtu.min(limit).min(MAX_MTU as u16));
     }
 }
@@ -283,9 +310,12 @@ mod tests {
     /// front of the check sequence.
     #[test]
     fn the_network_between_hosts_has_room_for_the_longest_packet() {
-        for (added, is_sealed, needs) in [(0, false, 1544), (4, false, 1548), (0, true, 1586), (4, true, 1590)] {
+        for (added, is_sealed, needs) in
+            [(0, false, 1544), (4, false, 1548), (0, true, 1586), (4, true, 1590)]
+        {
             let fits = |mtu: u16| {
-                let (port, _) = MemoryPort::new("fabric", [2; 6], mtu).unwrap_or_else(|error| panic!("{error}"));
+                let (port, _) = MemoryPort::new("fabric", [2; 6], mtu)
+                    .unwrap_or_else(|error| panic!("{error}"));
                 fabric_mtu(&port, None, 1500, added, 300, 2400, is_sealed).ok()
             };
             let check = if is_sealed { 0 } else { FCS_LEN };

@@ -132,8 +132,10 @@ impl Elected {
         clock: &Clock,
         stop: &AtomicBool,
     ) -> Result<Option<Mandate>, Failure> {
-        let refused = |trouble: Trouble| Failure::new(exit::CONFIGURATION, format!("etcd: {trouble}"));
-        let candidacy = Candidacy::begin(place.etcd.clone(), place.host, place.life_of_box).map_err(refused)?;
+        let refused =
+            |trouble: Trouble| Failure::new(exit::CONFIGURATION, format!("etcd: {trouble}"));
+        let candidacy =
+            Candidacy::begin(place.etcd.clone(), place.host, place.life_of_box).map_err(refused)?;
         let mut elected = Elected {
             candidacy,
             incarnation: None,
@@ -152,7 +154,8 @@ impl Elected {
             if leadership.is_none() {
                 leadership = elected.candidacy.poll();
                 if let Some(leadership) = &leadership {
-                    (elected.incarnation, elected.asks, elected.reported_at) = (Some(leadership.incarnation), true, 0);
+                    (elected.incarnation, elected.asks, elected.reported_at) =
+                        (Some(leadership.incarnation), true, 0);
                 }
             }
             if elected.candidacy.contact().is_over() {
@@ -204,8 +207,10 @@ impl Elected {
 
     fn be_wanted(&self, now: u64) {
         if self.is_connected(now) {
-            let period = if self.host_patience.is_none() { u64::MAX } else { WORD_HOLDS * INTERVAL };
-            self.candidacy.want(Duration::from_nanos(period), self.serves && self.host_patience.is_some());
+            let period =
+                if self.host_patience.is_none() { u64::MAX } else { WORD_HOLDS * INTERVAL };
+            self.candidacy
+                .want(Duration::from_nanos(period), self.serves && self.host_patience.is_some());
         }
     }
 
@@ -223,12 +228,18 @@ impl Elected {
         if silence <= RESIGN_PATIENCES * patience {
             return Ok(());
         }
-        let why = format!("this host has not been connected to more than half of the hosts for {} ms", silence / MILLISECOND);
+        let why = format!(
+            "this host has not been connected to more than half of the hosts for {} ms",
+            silence / MILLISECOND
+        );
         Err(Failure::new(exit::UNAVAILABLE, format!("the coordinator gives its place up: {why}")))
     }
 
     fn over(&self) -> Failure {
-        Failure::new(exit::UNAVAILABLE, format!("the coordinator leads no more: {}", self.candidacy.contact().why()))
+        Failure::new(
+            exit::UNAVAILABLE,
+            format!("the coordinator leads no more: {}", self.candidacy.contact().why()),
+        )
     }
 
     /// Reports the election's state, if a report is due.
@@ -269,7 +280,12 @@ pub(super) struct Election {
 
 impl Election {
     pub(super) fn new(etcd: &Etcd) -> Election {
-        Election { lease: etcd.lease_ms * MILLISECOND, report: None, contact_at: None, is_lost: false }
+        Election {
+            lease: etcd.lease_ms * MILLISECOND,
+            report: None,
+            contact_at: None,
+            is_lost: false,
+        }
     }
 
     /// Time without an answer of etcd, if too long, ns.
@@ -283,9 +299,12 @@ impl Election {
         self.report = Some(report);
         let is_lost = self.silence(now).is_some();
         if core::mem::replace(&mut self.is_lost, is_lost) != is_lost {
-            let trouble = self.report.as_ref().and_then(|report| report.trouble.clone()).unwrap_or_default();
+            let trouble =
+                self.report.as_ref().and_then(|report| report.trouble.clone()).unwrap_or_default();
             match is_lost {
-                true => devices::say(&format!("etcd does not answer ({trouble}): traffic goes on meanwhile")),
+                true => devices::say(&format!(
+                    "etcd does not answer ({trouble}): traffic goes on meanwhile"
+                )),
                 false => devices::say("etcd answers again"),
             }
         }
@@ -300,7 +319,10 @@ impl Election {
                 pid: leader.pid,
                 incarnation: leader.incarnation.into(),
             }),
-            silent_ms: self.silence(now).filter(|_| self.is_lost).map(|silence| silence / MILLISECOND),
+            silent_ms: self
+                .silence(now)
+                .filter(|_| self.is_lost)
+                .map(|silence| silence / MILLISECOND),
             trouble: report.and_then(|report| report.trouble.clone()),
         }
     }
@@ -310,7 +332,10 @@ impl Manager {
     /// Takes the frames for the manager alone out of this process's frames: all frames of
     /// a candidate.
     pub(super) fn hear_election(&mut self, at: usize, now: u64) {
-        if self.guard.election.is_none() || self.workers[at].peer.node != COORDINATOR || self.rx.is_empty() {
+        if self.guard.election.is_none()
+            || self.workers[at].peer.node != COORDINATOR
+            || self.rx.is_empty()
+        {
             return;
         }
         let mut last: Option<Report> = None;
@@ -372,9 +397,19 @@ mod tests {
 
     /// A coordinator whose etcd does not exist.
     fn new(host_patience: Option<u64>) -> Elected {
-        let endpoint = Endpoint { text: "http://127.0.0.1:1".to_owned(), host: "127.0.0.1".to_owned(), port: 1 };
+        let endpoint = Endpoint {
+            text: "http://127.0.0.1:1".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+        };
         let prefix = "/holdfast/test".to_owned();
-        let etcd = Etcd { endpoints: vec![endpoint], prefix, ca: None, certificate: None, lease_ms: 60_000 };
+        let etcd = Etcd {
+            endpoints: vec![endpoint],
+            prefix,
+            ca: None,
+            certificate: None,
+            lease_ms: 60_000,
+        };
         let candidacy = Candidacy::begin(etcd, "here", 1).unwrap();
         Elected {
             candidacy,
@@ -390,8 +425,18 @@ mod tests {
 
     fn say(elected: &mut Elected, is_connected: bool, now: u64) {
         let mut packet = MemoryPool::new(1).take().unwrap();
-        assert!(packet.copy_from(&frame(&Word { incarnation: 1, is_connected, serves: false, begins_anew: false })));
-        assert!(elected.hear(&packet, now).flatten().is_some_and(|word| word.is_connected == is_connected));
+        assert!(packet.copy_from(&frame(&Word {
+            incarnation: 1,
+            is_connected,
+            serves: false,
+            begins_anew: false
+        })));
+        assert!(
+            elected
+                .hear(&packet, now)
+                .flatten()
+                .is_some_and(|word| word.is_connected == is_connected)
+        );
     }
 
     /// How long the leader leads from a time, while its manager says that it is not

@@ -80,7 +80,9 @@ impl Guard {
     pub(super) fn leads(&mut self, incarnation: u32, now: u64) {
         self.life = incarnation;
         self.lives.begun(now);
-        devices::say(&format!("the coordinator of this host was elected (incarnation {incarnation})"));
+        devices::say(&format!(
+            "the coordinator of this host was elected (incarnation {incarnation})"
+        ));
     }
 
     /// Notes that an incarnation has ended.
@@ -88,7 +90,9 @@ impl Guard {
         self.cause = cause.to_owned();
         let when = self.lives.ended(now);
         let meanwhile = if has_traffic { "; traffic goes on meanwhile" } else { "" };
-        devices::say(&format!("the coordinator has ended ({cause}): it is started again {when}{meanwhile}"));
+        devices::say(&format!(
+            "the coordinator has ended ({cause}): it is started again {when}{meanwhile}"
+        ));
     }
 
     /// The retry that `status` shows for a coordinator that keeps ending.
@@ -103,7 +107,10 @@ impl Guard {
 
     /// The reason why the box cannot begin.
     pub(super) fn complaint(&self) -> String {
-        format!("the coordinator ends as soon as it starts ({}); its log is {}", self.cause, self.place)
+        format!(
+            "the coordinator ends as soon as it starts ({}); its log is {}",
+            self.cause, self.place
+        )
     }
 
     /// Ends the box's log, unless it outlives the box.

@@ -137,33 +137,48 @@ pub fn main(options: Options) -> Result<(), Failure> {
     let Options { file, join: joined, control, tls, state, host } = options;
     let keep_in = |directory: &PathBuf| {
         files::keep_in(directory).map_err(|error| {
-            Failure::new(exit::of_system(&error), format!("the state directory {}: {error}", directory.display()))
+            Failure::new(
+                exit::of_system(&error),
+                format!("the state directory {}: {error}", directory.display()),
+            )
         })
     };
     state.iter().try_for_each(keep_in)?;
     let file = match (file, &joined, &tls, &host) {
         (Some(file), ..) => file,
-        (None, Some(endpoint), Some(tls), Some(host)) => join::join(endpoint, tls, host, state.as_deref())?,
-        _ => return Err(Failure::new(exit::USAGE, "a configuration file, or `--join ADDRESS --host NAME --tls DIR`")),
+        (None, Some(endpoint), Some(tls), Some(host)) => {
+            join::join(endpoint, tls, host, state.as_deref())?
+        }
+        _ => {
+            return Err(Failure::new(
+                exit::USAGE,
+                "a configuration file, or `--join ADDRESS --host NAME --tls DIR`",
+            ));
+        }
     };
-    let text = files::open(&file)
-        .and_then(io::read_to_string)
-        .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
+    let text = files::open(&file).and_then(io::read_to_string).map_err(|error| {
+        Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display()))
+    })?;
     let name = file.display().to_string();
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
     let plan = config::read(&name, &text).map_err(mistake)?;
-    let host = plan.host(host.as_deref()).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
+    let host = plan
+        .host(host.as_deref())
+        .map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
     let keys = plan.read_keys().map_err(mistake)?;
     let has_ports = plan.hosts.get(usize::from(host)).is_none_or(|host| host.has_ports);
     let bfd_keys = if has_ports { plan.read_bfd_keys().map_err(mistake)? } else { Vec::new() };
     match (&tls, &plan.control) {
         (Some(tls), Some(_)) => {
-            let wrong = |message: String| Failure::new(exit::CONFIGURATION, format!("--tls: {message}"));
+            let wrong =
+                |message: String| Failure::new(exit::CONFIGURATION, format!("--tls: {message}"));
             Identity::load(tls).map(drop).map_err(wrong)?;
         }
         (None, Some(_)) => plan.read_identity().map(drop).map_err(mistake)?,
         (Some(_), None) if joined.is_none() => {
-            let text = format!("{name}: `--tls` is for the control API, and there is no section `control`");
+            let text = format!(
+                "{name}: `--tls` is for the control API, and there is no section `control`"
+            );
             return Err(Failure::new(exit::CONFIGURATION, text));
         }
         (_, None) => {}
@@ -171,25 +186,38 @@ pub fn main(options: Options) -> Result<(), Failure> {
     let state = state.or_else(|| plan.state.clone());
     state.iter().try_for_each(keep_in)?;
     let base = match (plan.hosts.get(usize::from(host)), &state) {
-        (Some(entry), Some(directory)) => base(directory, &plan.cluster, &entry.name)
-            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the state directory {}: {error}", directory.display())))?,
+        (Some(entry), Some(directory)) => {
+            base(directory, &plan.cluster, &entry.name).map_err(|error| {
+                Failure::new(
+                    exit::UNAVAILABLE,
+                    format!("the state directory {}: {error}", directory.display()),
+                )
+            })?
+        }
         _ => 0,
     };
-    let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
-    process::adopt_orphans().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("orphans: {error}")))?;
+    let signals = Signals::watch()
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
+    process::adopt_orphans()
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("orphans: {error}")))?;
     let control = control.unwrap_or_else(|| default_path(&plan.cluster));
-    let notes = ManagerNotes::create(plan.switches.len() + plan.bfd.len())
-        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}")))?;
-    let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
+    let notes = ManagerNotes::create(plan.switches.len() + plan.bfd.len()).map_err(|error| {
+        Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}"))
+    })?;
+    let directory = control
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let made_directory = directory.map(Path::to_owned);
     let place = format!("{}: ", control.display());
-    let refused = |error: io::Error| Failure::new(exit::of_system(&error), format!("{place}{error}"));
+    let refused =
+        |error: io::Error| Failure::new(exit::of_system(&error), format!("{place}{error}"));
     // The manager reports a directory that cannot be made.
     let _ = control::make_directory(&control);
     if let Some(directory) = control.parent().filter(|directory| directory.is_dir()) {
         files::reach(directory).map_err(refused)?;
     }
-    let lock = match control::Lock::take_for_all(&control, || signals.stop.load(Ordering::Relaxed)) {
+    let lock = match control::Lock::take_for_all(&control, || signals.stop.load(Ordering::Relaxed))
+    {
         Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(refused(error)),
         taken => taken.ok().flatten(),
     };
@@ -217,7 +245,10 @@ pub fn main(options: Options) -> Result<(), Failure> {
     };
     let has_dpdk = plan.ports.iter().any(|port| port.device.starts_with("dpdk:"));
     privileges::keep_for_ports(has_dpdk).map_err(|error| {
-        Failure::new(exit::of_system(&error), format!("giving up privileges that a box does not need: {error}"))
+        Failure::new(
+            exit::of_system(&error),
+            format!("giving up privileges that a box does not need: {error}"),
+        )
     })?;
     let end = guard.run(&signals);
     for child in guard.children.drain(..) {
@@ -242,10 +273,13 @@ pub fn main(options: Options) -> Result<(), Failure> {
             exit::SOFTWARE,
             format!("the manager was ended while it stopped ({cause}); nothing is left of the box"),
         )),
-        Ok(End::Hopeless(cause)) => {
-            Err(Failure::new(exit::SOFTWARE, format!("the manager ends as soon as it starts ({cause}): the box cannot begin")))
+        Ok(End::Hopeless(cause)) => Err(Failure::new(
+            exit::SOFTWARE,
+            format!("the manager ends as soon as it starts ({cause}): the box cannot begin"),
+        )),
+        Err(error) => {
+            Err(Failure::new(exit::UNAVAILABLE, format!("starting the manager: {error}")))
         }
-        Err(error) => Err(Failure::new(exit::UNAVAILABLE, format!("starting the manager: {error}"))),
     }
 }
 
@@ -258,10 +292,9 @@ fn base(directory: &Path, cluster: &str, host: &str) -> io::Result<u32> {
     const STEP: u32 = 16;
     let path = directory.join(format!("{cluster}.{host}.incarnation"));
     let last = match std::fs::read_to_string(&path) {
-        Ok(text) => text
-            .trim()
-            .parse()
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a number", path.display())))?,
+        Ok(text) => text.trim().parse().map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a number", path.display()))
+        })?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
     };
@@ -341,13 +374,17 @@ impl HostGuard {
                         // stopping. A box that serves has flows to lose, so its manager
                         // is restarted instead.
                         Some(code)
-                            if (is_stopping || !self.has_served) && code != PANICKED && code != i32::from(exit::SOFTWARE) =>
+                            if (is_stopping || !self.has_served)
+                                && code != PANICKED
+                                && code != i32::from(exit::SOFTWARE) =>
                         {
                             return Ok(End::Exited(code as u8));
                         }
                         // SIGTERM arrived before the manager handled it: the box ends as
                         // requested.
-                        _ if is_stopping && status.signal() == Some(SIGTERM) => return Ok(End::Terminated),
+                        _ if is_stopping && status.signal() == Some(SIGTERM) => {
+                            return Ok(End::Terminated);
+                        }
                         _ if is_stopping => return Ok(End::Killed(cause)),
                         _ => cause,
                     }
@@ -363,7 +400,9 @@ impl HostGuard {
             if !self.has_served && self.lives.is_hopeless() {
                 return Ok(End::Hopeless(cause));
             }
-            devices::say(&format!("the manager has ended ({cause}): it is started again {when}; runtimes and flows live on"));
+            devices::say(&format!(
+                "the manager has ended ({cause}): it is started again {when}; runtimes and flows live on"
+            ));
             if self.rest(signals) {
                 return Ok(End::Terminated);
             }
@@ -383,7 +422,12 @@ impl HostGuard {
                 return false;
             }
             let mut fds: Vec<BorrowedFd<'_>> = vec![signals.woken.as_fd()];
-            fds.extend(self.children.iter().filter(|child| child.cause.is_none()).map(|child| child.process.wait_fd()));
+            fds.extend(
+                self.children
+                    .iter()
+                    .filter(|child| child.cause.is_none())
+                    .map(|child| child.process.wait_fd()),
+            );
             wait::sleep(&fds, pause);
             signals.drain();
             // The next manager learns of ended processes.
@@ -432,7 +476,14 @@ impl HostGuard {
         if let Some(stdin) = process.take_stdin() {
             write_line(stdin.into(), line)?;
         }
-        Ok(Life { process, mailbox: ours, is_silent: false, heartbeat, beats: 0, alive_at: self.clock.now() })
+        Ok(Life {
+            process,
+            mailbox: ours,
+            is_silent: false,
+            heartbeat,
+            beats: 0,
+            alive_at: self.clock.now(),
+        })
     }
 
     /// Serves an incarnation of the manager until it has ended.
@@ -445,7 +496,12 @@ impl HostGuard {
             }
             let mut fds: Vec<BorrowedFd<'_>> = vec![signals.woken.as_fd(), life.process.wait_fd()];
             fds.extend((!life.is_silent).then(|| life.mailbox.fd()));
-            fds.extend(self.children.iter().filter(|child| child.cause.is_none()).map(|child| child.process.wait_fd()));
+            fds.extend(
+                self.children
+                    .iter()
+                    .filter(|child| child.cause.is_none())
+                    .map(|child| child.process.wait_fd()),
+            );
             wait::sleep(&fds, LOOK_INTERVAL);
             signals.drain();
             if signals.stop.load(Ordering::Relaxed) && !was_stopped {
@@ -502,10 +558,15 @@ impl HostGuard {
                         Ok(child) => {
                             let mut passed = vec![child.process.wait_fd()];
                             passed.extend(child.stdin.as_ref().map(AsFd::as_fd));
-                            life.tell(&FromGuard::Started { id, pid: child.process.pid() }, &passed);
+                            life.tell(
+                                &FromGuard::Started { id, pid: child.process.pid() },
+                                &passed,
+                            );
                             self.children.push(child);
                         }
-                        Err(error) => life.tell(&FromGuard::Refused { id, error: error.to_string() }, &[]),
+                        Err(error) => {
+                            life.tell(&FromGuard::Refused { id, error: error.to_string() }, &[])
+                        }
                     }
                 }
                 ToGuard::Leads { id, incarnation } => {
@@ -533,20 +594,26 @@ impl HostGuard {
                 }
                 ToGuard::Text => {
                     let text = fds.into_iter().next().and_then(|fd| read_memory(fd).ok());
-                    if let Some(text) = text.and_then(|text| String::from_utf8(text.to_vec()).ok()) {
+                    if let Some(text) = text.and_then(|text| String::from_utf8(text.to_vec()).ok())
+                    {
                         self.text = text;
                     }
                 }
                 ToGuard::Keys => {
                     let keys = fds.into_iter().next().and_then(|fd| read_memory(fd).ok());
-                    if let Some(keys) = keys.and_then(|keys| serde_json::from_slice::<Keys>(&keys).ok()) {
+                    if let Some(keys) =
+                        keys.and_then(|keys| serde_json::from_slice::<Keys>(&keys).ok())
+                    {
                         self.keys = keys.ring().ok();
                     }
                 }
                 ToGuard::BfdKeys => {
                     let keys = fds.into_iter().next().and_then(|fd| read_memory(fd).ok());
-                    if let Some(keys) = keys.and_then(|keys| serde_json::from_slice::<Vec<Option<BfdKey>>>(&keys).ok()) {
-                        self.bfd_keys = keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
+                    if let Some(keys) = keys
+                        .and_then(|keys| serde_json::from_slice::<Vec<Option<BfdKey>>>(&keys).ok())
+                    {
+                        self.bfd_keys =
+                            keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
                     }
                 }
             }
@@ -557,7 +624,8 @@ impl HostGuard {
     /// Notes a buried runtime with its last message. The manager has told the
     /// coordinator, but both may die before the coordinator keeps it.
     fn bury(&mut self, id: u16, last: Option<u64>) {
-        for Child { node, incarnation, .. } in self.children.extract_if(.., |child| child.id == id) {
+        for Child { node, incarnation, .. } in self.children.extract_if(.., |child| child.id == id)
+        {
             if is_runtime(node) {
                 self.buried.push_back(Buried { node, incarnation, last });
             }
@@ -567,12 +635,23 @@ impl HostGuard {
         }
     }
 
-    fn start(&self, id: u16, role: &str, node: u16, incarnation: u32, keeps_stdin: bool, fds: Vec<OwnedFd>) -> io::Result<Child> {
+    fn start(
+        &self,
+        id: u16,
+        role: &str,
+        node: u16,
+        incarnation: u32,
+        keeps_stdin: bool,
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<Child> {
         let missing = || io::Error::new(io::ErrorKind::InvalidData, "descriptors are missing");
         let mut fds = fds.into_iter();
         let line = read_memory(fds.next().ok_or_else(missing)?)?;
         let port: Vec<OwnedFd> = fds.collect();
-        let (Some(arena), [rings, wake_host, wake_guest]) = (self.arena.first(), port.as_slice()) else { return Err(missing()) };
+        let (Some(arena), [rings, wake_host, wake_guest]) = (self.arena.first(), port.as_slice())
+        else {
+            return Err(missing());
+        };
         let mut command = process::role(role);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let passed = [arena.as_fd(), rings.as_fd(), wake_host.as_fd(), wake_guest.as_fd()];
@@ -599,12 +678,17 @@ impl HostGuard {
                 let cause = reports::cause(status);
                 child.cause = Some(cause.clone());
                 if let Some(life) = &mut life {
-                    life.tell(&FromGuard::Ended { id: child.id, pid: child.process.pid(), cause }, &[]);
+                    life.tell(
+                        &FromGuard::Ended { id: child.id, pid: child.process.pid(), cause },
+                        &[],
+                    );
                 }
             }
         }
         let manager = life.map(|life| life.process.pid());
-        process::bury_orphans(|pid| manager == Some(pid) || self.children.iter().any(|child| child.process.pid() == pid));
+        process::bury_orphans(|pid| {
+            manager == Some(pid) || self.children.iter().any(|child| child.process.pid() == pid)
+        });
     }
 }
 

@@ -37,7 +37,10 @@ impl Place {
     /// The kept configuration, if any.
     fn configuration(&self) -> Option<PathBuf> {
         // A host that was switched off during a change has only the old one.
-        [&self.kept, &self.old].into_iter().map(|directory| directory.join(FILE)).find(|file| file.is_file())
+        [&self.kept, &self.old]
+            .into_iter()
+            .map(|directory| directory.join(FILE))
+            .find(|file| file.is_file())
     }
 
     /// Writes all files to the side, has them checked there, and puts them in place.
@@ -48,7 +51,10 @@ impl Place {
         check: impl FnOnce(&Path) -> Result<(), Failure>,
     ) -> Result<PathBuf, Failure> {
         let failed = |error: io::Error| {
-            Failure::new(exit::of_system(&error), format!("keeping the configuration in {}: {error}", self.kept.display()))
+            Failure::new(
+                exit::of_system(&error),
+                format!("keeping the configuration in {}: {error}", self.kept.display()),
+            )
         };
         remove(&self.new).map_err(failed)?;
         let kept = write_all(&self.new, text, files)
@@ -78,7 +84,11 @@ fn remove(directory: &Path) -> io::Result<()> {
     }
 }
 
-fn write_all(directory: &Path, text: &str, files: &[(String, zeroize::Zeroizing<Vec<u8>>)]) -> io::Result<()> {
+fn write_all(
+    directory: &Path,
+    text: &str,
+    files: &[(String, zeroize::Zeroizing<Vec<u8>>)],
+) -> io::Result<()> {
     let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
     make(directory)?;
     let write = |path: &Path, bytes: &[u8]| {
@@ -96,21 +106,34 @@ fn write_all(directory: &Path, text: &str, files: &[(String, zeroize::Zeroizing<
 /// # Errors
 /// If no host answers and no configuration is kept (exit codes 69, 75), if the host
 /// refuses (77), or the configuration is inconsistent or another cluster's (78).
-pub(super) fn join(endpoint: &Endpoint, tls: &TlsPaths, host: &str, state: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(super) fn join(
+    endpoint: &Endpoint,
+    tls: &TlsPaths,
+    host: &str,
+    state: Option<&Path>,
+) -> Result<PathBuf, Failure> {
     let fetched = match fetch(endpoint.clone(), tls.clone(), host) {
         Ok(fetched) => fetched,
         Err(failure) if [exit::UNAVAILABLE, exit::TIMEOUT].contains(&failure.code) => {
-            let Some(file) = state.and_then(|state| Place::of(state, host).configuration()) else { return Err(failure) };
-            devices::say(&format!("{failure}; going by the configuration that was fetched before, {}", file.display()));
+            let Some(file) = state.and_then(|state| Place::of(state, host).configuration()) else {
+                return Err(failure);
+            };
+            devices::say(&format!(
+                "{failure}; going by the configuration that was fetched before, {}",
+                file.display()
+            ));
             return Ok(file);
         }
         Err(failure) => return Err(failure),
     };
-    let wrong = |text: String| Failure::new(exit::CONFIGURATION, format!("the configuration of {endpoint}: {text}"));
+    let wrong = |text: String| {
+        Failure::new(exit::CONFIGURATION, format!("the configuration of {endpoint}: {text}"))
+    };
     let plan = config::read(FILE, &fetched.text).map_err(|mistake| wrong(mistake.to_string()))?;
     plan.host(Some(host)).map_err(wrong)?;
     let state = state.map(Path::to_owned).or_else(|| plan.state.clone());
-    let state = state.ok_or_else(|| wrong("it names no `state`; `--state-dir DIRECTORY` does".to_owned()))?;
+    let state = state
+        .ok_or_else(|| wrong("it names no `state`; `--state-dir DIRECTORY` does".to_owned()))?;
     let place = Place::of(&state, host);
     if let Some(file) = place.configuration() {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -125,7 +148,8 @@ pub(super) fn join(endpoint: &Endpoint, tls: &TlsPaths, host: &str, state: Optio
     }
     place.keep(&fetched.text, &fetched.files, |file| {
         // Keys with absolute paths are this host's own, and may not exist.
-        let keys = config::read(&file.display().to_string(), &fetched.text).and_then(|plan| plan.read_keys());
+        let keys = config::read(&file.display().to_string(), &fetched.text)
+            .and_then(|plan| plan.read_keys());
         keys.map(drop).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))
     })
 }
@@ -153,11 +177,13 @@ mod tests {
         let file = file.unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(place.configuration().as_ref(), Some(&file));
         let beside = file.with_file_name("keys/cluster.key");
-        let read = || (std::fs::read_to_string(&file).unwrap(), std::fs::read_to_string(&beside).unwrap());
+        let read =
+            || (std::fs::read_to_string(&file).unwrap(), std::fs::read_to_string(&beside).unwrap());
         assert_eq!(read(), ("one".into(), "1".into()));
         assert_eq!(std::fs::metadata(&beside).unwrap().permissions().mode() & 0o777, 0o600);
 
-        let refused = place.keep("two", &key("2"), |_| Err(Failure::new(exit::CONFIGURATION, "no")));
+        let refused =
+            place.keep("two", &key("2"), |_| Err(Failure::new(exit::CONFIGURATION, "no")));
         assert_eq!(refused.map_err(|failure| failure.code), Err(exit::CONFIGURATION));
         assert_eq!(read(), ("one".into(), "1".into()));
         // Two files of one name.
@@ -166,11 +192,17 @@ mod tests {
         assert_eq!(read(), ("one".into(), "1".into()));
         place.keep("four", &key("4"), |_| Ok(())).unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(read(), ("four".into(), "4".into()));
-        let names: Vec<_> =
-            std::fs::read_dir(scratch.path().join("state")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> = std::fs::read_dir(scratch.path().join("state"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(names, ["left.joined"], "nothing else is left there");
         // The host was switched off between the two steps of a change.
         std::fs::rename(&place.kept, &place.old).unwrap();
-        assert!(place.configuration().is_some_and(|file| file.ends_with("left.joined.old/holdfast.yaml")));
+        assert!(
+            place
+                .configuration()
+                .is_some_and(|file| file.ends_with("left.joined.old/holdfast.yaml"))
+        );
     }
 }

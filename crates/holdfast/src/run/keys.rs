@@ -26,7 +26,8 @@ use zeroize::Zeroizing;
 pub(super) fn new_life() -> std::io::Result<NonZeroU64> {
     loop {
         let mut bytes = [0u8; 8];
-        if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? == bytes.len()
+        if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?
+            == bytes.len()
             && let Some(life) = NonZeroU64::new(u64::from_ne_bytes(bytes))
         {
             return Ok(life);
@@ -63,9 +64,14 @@ impl Reread {
         let has_routers = plan.bfd.iter().any(|peer| peer.key.is_some());
         let routers = has_routers.then(|| plan.read_bfd_keys()).map(|read| {
             read.map(|keys| {
-                let kept: Vec<Option<BfdKey>> = keys.iter().map(|key| key.as_ref().map(BfdKey::from)).collect();
+                let kept: Vec<Option<BfdKey>> =
+                    keys.iter().map(|key| key.as_ref().map(BfdKey::from)).collect();
                 let kept = Zeroizing::new(serde_json::to_vec(&kept).unwrap_or_default());
-                let named = plan.bfd.iter().zip(keys).filter_map(|(peer, key)| Some((peer.port, peer.address, key?)));
+                let named = plan
+                    .bfd
+                    .iter()
+                    .zip(keys)
+                    .filter_map(|(peer, key)| Some((peer.port, peer.address, key?)));
                 RouterKeys { keys: named.collect(), kept: files::memory(&kept).ok() }
             })
         });
@@ -76,7 +82,10 @@ impl Reread {
 impl Manager {
     /// Reads the files of keys again, and calls `certificate`; [`Manager::take_reread`]
     /// has the result.
-    pub(super) fn read_again(&mut self, certificate: Option<impl FnOnce() -> String + Send + 'static>) {
+    pub(super) fn read_again(
+        &mut self,
+        certificate: Option<impl FnOnce() -> String + Send + 'static>,
+    ) {
         let (plan, has_keys) = (self.plan.clone(), self.keys.is_some());
         let (done, reread) = sync_channel(1);
         let read = move || {
@@ -123,10 +132,16 @@ impl Manager {
         let ring = match read {
             Ok(Some(ring)) if ring != *old => ring,
             Ok(_) => return devices::say("SIGHUP: the keys are the same"),
-            Err(mistake) => return devices::say(&format!("SIGHUP: the keys stay as they are: {mistake}")),
+            Err(mistake) => {
+                return devices::say(&format!("SIGHUP: the keys stay as they are: {mistake}"));
+            }
         };
-        if ring.keys().iter().any(|new| old.keys().iter().any(|old| old.number == new.number && old.secret != new.secret)) {
-            devices::say("SIGHUP: a key has changed and kept its number: frames under way are repeated; better a new number");
+        if ring.keys().iter().any(|new| {
+            old.keys().iter().any(|old| old.number == new.number && old.secret != new.secret)
+        }) {
+            devices::say(
+                "SIGHUP: a key has changed and kept its number: frames under way are repeated; better a new number",
+            );
         }
         self.host.hub.set_keys(&ring);
         let mut line = Zeroizing::new(serde_json::to_vec(&Keys::from(&ring)).unwrap_or_default());
@@ -145,7 +160,11 @@ impl Manager {
                 ));
             }
         }
-        devices::say(&format!("SIGHUP: key {} is the current one of {}", ring.keys()[0].number, ring.keys().len()));
+        devices::say(&format!(
+            "SIGHUP: key {} is the current one of {}",
+            ring.keys()[0].number,
+            ring.keys().len()
+        ));
         self.keys = Some(ring);
     }
 
@@ -153,7 +172,9 @@ impl Manager {
     fn change_bfd_keys(&mut self, read: Result<RouterKeys, Mistake>) -> String {
         let RouterKeys { keys, kept } = match read {
             Ok(read) => read,
-            Err(mistake) => return format!("SIGHUP: the routers' keys stay as they are: {mistake}"),
+            Err(mistake) => {
+                return format!("SIGHUP: the routers' keys stay as they are: {mistake}");
+            }
         };
         let (now, mut changed) = (self.clock.now(), Vec::new());
         for (port, router, key) in &keys {

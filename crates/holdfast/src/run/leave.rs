@@ -35,15 +35,28 @@ impl Manager {
         if self.host.hub.is_serving() {
             return;
         }
-        let runtimes = || self.workers.iter().map(|worker| worker.peer).filter(|peer| is_runtime(peer.node));
+        let runtimes =
+            || self.workers.iter().map(|worker| worker.peer).filter(|peer| is_runtime(peer.node));
         runtimes().collect::<Vec<_>>().into_iter().for_each(|peer| self.stop(peer));
         self.turn_while(wake, HAND_OVER_PATIENCE, |manager| {
-            let is_alive = |member: &Member| member.host == manager.number && member.state != MemberState::Failed;
-            manager.host.hub.manager.standing().is_some_and(|standing| standing.members.iter().any(is_alive))
+            let is_alive = |member: &Member| {
+                member.host == manager.number && member.state != MemberState::Failed
+            };
+            manager
+                .host
+                .hub
+                .manager
+                .standing()
+                .is_some_and(|standing| standing.members.iter().any(is_alive))
         });
     }
 
-    fn turn_while(&mut self, wake: BorrowedFd<'_>, patience: u64, is_needed: impl Fn(&mut Manager) -> bool) {
+    fn turn_while(
+        &mut self,
+        wake: BorrowedFd<'_>,
+        patience: u64,
+        is_needed: impl Fn(&mut Manager) -> bool,
+    ) {
         let began_at = self.clock.now();
         let mut spins = Patience::new(SPINS);
         loop {

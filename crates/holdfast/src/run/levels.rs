@@ -31,10 +31,16 @@ impl Levels {
         let with_standby = with_standby(plan);
         let with_replicas = plan.runtimes_of(promises);
         Levels {
-            only_standby: plan.runtimes_of(|chain| chain.protection.has_local_standby && !promises(chain)),
+            only_standby: plan
+                .runtimes_of(|chain| chain.protection.has_local_standby && !promises(chain)),
             has_only_replicas: with_replicas.iter().any(|runtime| !with_standby.contains(runtime)),
             with_standby,
-            may_forget: plan.chains.iter().map(|chain| chain.protection.may_forget()).max().unwrap_or(0),
+            may_forget: plan
+                .chains
+                .iter()
+                .map(|chain| chain.protection.may_forget())
+                .max()
+                .unwrap_or(0),
         }
     }
 
@@ -46,7 +52,11 @@ impl Levels {
     /// True if all protected flows would survive the end of a process. `remotely`: true
     /// if replicas would save the flows that have them; `locally`: the same for the local
     /// standbys of these runtimes.
-    pub(super) fn protected(&self, remotely: message::Protected, locally: impl Fn(&[NodeId]) -> Protected) -> Protected {
+    pub(super) fn protected(
+        &self,
+        remotely: message::Protected,
+        locally: impl Fn(&[NodeId]) -> Protected,
+    ) -> Protected {
         match remotely {
             // Chains of other runtimes may have only their local standby.
             message::Protected::Yes if self.only_standby.is_empty() => Protected::Yes,
@@ -80,10 +90,13 @@ clusters: { gold: { runtimes: 2 } }
     /// The reported protection with these protections of two chains, each with its own
     /// cluster, for these values of `remotely` and `locally`.
     fn said([a, b]: [&str; 2], remotely: message::Protected, locally: Protected) -> Protected {
-        let text =
-            BOX.replace("protection: A", &format!("protection: {a}")).replace("protection: B", &format!("protection: {b}"));
-        let plan = config::read("box.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
-        Levels::of(&plan).protected(remotely, |which| if which.is_empty() { Protected::No } else { locally })
+        let text = BOX
+            .replace("protection: A", &format!("protection: {a}"))
+            .replace("protection: B", &format!("protection: {b}"));
+        let plan =
+            config::read("box.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
+        Levels::of(&plan)
+            .protected(remotely, |which| if which.is_empty() { Protected::No } else { locally })
     }
 
     const NONE: &str = "none";
@@ -109,7 +122,11 @@ clusters: { gold: { runtimes: 2 } }
             ([LOCAL, REMOTE], Remotely::No, Yes, No),
             ([BOTH, REMOTE], Remotely::No, Yes, No),
         ] {
-            assert_eq!(said([a, b], remotely, locally), is, "{a} and {b}: {remotely:?}, {locally:?}");
+            assert_eq!(
+                said([a, b], remotely, locally),
+                is,
+                "{a} and {b}: {remotely:?}, {locally:?}"
+            );
         }
     }
 }

@@ -50,8 +50,11 @@ impl Lines {
 
     fn say(&self, text: &str) {
         let lost = self.lost.swap(0, Ordering::Relaxed);
-        let before =
-            if lost > 0 { format!("holdfast: {lost} lines are missing here: nobody read them\n") } else { String::new() };
+        let before = if lost > 0 {
+            format!("holdfast: {lost} lines are missing here: nobody read them\n")
+        } else {
+            String::new()
+        };
         if self.sender.try_send(Line::Text(format!("{before}holdfast: {text}\n"))).is_err() {
             self.lost.fetch_add(lost + 1, Ordering::Relaxed);
         }
@@ -129,7 +132,10 @@ mod tests {
         lines.say("there");
         let_go.send(()).unwrap();
         let lost = 9 * WAITING;
-        assert_eq!(read.recv().unwrap(), format!("holdfast: {lost} lines are missing here: nobody read them\nholdfast: there\n"));
+        assert_eq!(
+            read.recv().unwrap(),
+            format!("holdfast: {lost} lines are missing here: nobody read them\nholdfast: there\n")
+        );
         let_go.send(()).unwrap();
         lines.finish(PATIENCE);
     }

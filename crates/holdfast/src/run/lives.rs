@@ -55,7 +55,8 @@ impl Lives {
     /// True if an incarnation is to begin now. Ends one that hangs.
     pub(super) fn look_after(&mut self, present: Option<&mut Worker>, now: u64) -> bool {
         // A process that stood still itself could not hear any other.
-        let stood_still = now.saturating_sub(core::mem::replace(&mut self.last_look, now)) > PATIENCE / 4;
+        let stood_still =
+            now.saturating_sub(core::mem::replace(&mut self.last_look, now)) > PATIENCE / 4;
         if let Some(worker) = present {
             if stood_still || worker.process.is_none() {
                 worker.alive_at = now;
@@ -63,7 +64,8 @@ impl Lives {
             // A process that only waits for a processor does not hang: it gets a much
             // longer timeout.
             let still = now.saturating_sub(worker.alive_at);
-            if still > PATIENCE && (!worker.is_alive(PATIENCE, now) || still > HOPELESS * PATIENCE) {
+            if still > PATIENCE && (!worker.is_alive(PATIENCE, now) || still > HOPELESS * PATIENCE)
+            {
                 worker.kill();
             }
             return false;
@@ -86,9 +88,14 @@ impl Lives {
 
     /// Notes that an incarnation has ended; returns in words when the next one begins.
     pub(super) fn ended(&mut self, now: u64) -> String {
-        self.short_lives = if now.saturating_sub(self.started_at) > self.long_life { 0 } else { self.short_lives + 1 };
+        self.short_lives = if now.saturating_sub(self.started_at) > self.long_life {
+            0
+        } else {
+            self.short_lives + 1
+        };
         let doublings = self.short_lives.checked_sub(TRIES);
-        let pause = doublings.map_or(0, |doublings| (SHORTEST_PAUSE << doublings.min(20)).min(LONGEST_PAUSE));
+        let pause = doublings
+            .map_or(0, |doublings| (SHORTEST_PAUSE << doublings.min(20)).min(LONGEST_PAUSE));
         self.due = Some(now + pause);
         if pause == 0 { "at once".to_owned() } else { format!("in {} ms", pause / MILLISECOND) }
     }
@@ -102,7 +109,11 @@ impl Lives {
     pub(super) fn retry(&self, is_there: bool, cause: &str, now: u64) -> Option<Retry> {
         let has_lasted = is_there && now.saturating_sub(self.started_at) > self.long_life;
         let next_ms = (!is_there).then(|| self.pause(now) / MILLISECOND);
-        (self.short_lives > 0 && !has_lasted).then(|| Retry { failures: self.short_lives, next_ms, cause: cause.to_owned() })
+        (self.short_lives > 0 && !has_lasted).then(|| Retry {
+            failures: self.short_lives,
+            next_ms,
+            cause: cause.to_owned(),
+        })
     }
 
     /// True if the process ends after every start.
@@ -127,7 +138,11 @@ mod tests {
             said.push(lives.ended(now));
         }
         assert_eq!(said, ["at once", "at once", "in 100 ms", "in 200 ms", "in 400 ms"]);
-        assert!(lives.is_hopeless() && !lives.look_after(None, now) && lives.look_after(None, now + 400 * MILLISECOND));
+        assert!(
+            lives.is_hopeless()
+                && !lives.look_after(None, now)
+                && lives.look_after(None, now + 400 * MILLISECOND)
+        );
         lives.begun(now);
         assert_eq!(lives.ended(now + 2 * LONG_LIFE), "at once");
         assert!(!lives.is_hopeless());
@@ -142,7 +157,8 @@ mod tests {
         assert_eq!(lives.retry(true, "", 2), None, "it begins for the first time");
         assert_eq!(lives.ended(2 + LONG_LIFE), "at once");
         assert_eq!(lives.retry(false, "exited", 3 + LONG_LIFE), None, "it had lasted");
-        let retry = |failures, next_ms| Some(Retry { failures, next_ms, cause: "exited".to_owned() });
+        let retry =
+            |failures, next_ms| Some(Retry { failures, next_ms, cause: "exited".to_owned() });
         for failures in 1..=3 {
             lives.begun(5);
             lives.ended(5);
@@ -186,7 +202,10 @@ mod tests {
                     now += if count.is_multiple_of(every) { life } else { 0 };
                     lives.ended(now);
                     now += lives.pause(now);
-                    assert!(count <= now / (1_000 * MILLISECOND) + 8, "{count} lives of {life} ns in {now} ns");
+                    assert!(
+                        count <= now / (1_000 * MILLISECOND) + 8,
+                        "{count} lives of {life} ns in {now} ns"
+                    );
                 }
             }
         }

@@ -76,8 +76,15 @@ const BURST: usize = 64;
 /// Times of announcements after service has changed hosts, ns. Announcements are
 /// repeated, because any may be lost, and a neighbour that has just had an answer ignores
 /// another for as long as a second (Linux: `locktime`).
-const ANNOUNCE_AFTER: [u64; 7] =
-    [0, 100 * MILLISECOND, 300 * MILLISECOND, 600 * MILLISECOND, 1_050 * MILLISECOND, 1_500 * MILLISECOND, 3_000 * MILLISECOND];
+const ANNOUNCE_AFTER: [u64; 7] = [
+    0,
+    100 * MILLISECOND,
+    300 * MILLISECOND,
+    600 * MILLISECOND,
+    1_050 * MILLISECOND,
+    1_500 * MILLISECOND,
+    3_000 * MILLISECOND,
+];
 /// Maximum number of old frames that a device may have kept.
 const MOST_STALE: usize = 65_536;
 /// Turns without work before the manager sleeps.
@@ -178,7 +185,14 @@ fn random_seed() -> u64 {
 
 /// The configuration of a switch's incarnation: the manager's, or with several hosts, the
 /// term.
-fn switch_config(plan: &Plan, number: u16, seed: u64, incarnation: u32, fabric: FabricConfig, succeeds: bool) -> SwitchConfig {
+fn switch_config(
+    plan: &Plan,
+    number: u16,
+    seed: u64,
+    incarnation: u32,
+    fabric: FabricConfig,
+    succeeds: bool,
+) -> SwitchConfig {
     SwitchConfig {
         me: Peer { node: switch_node(number), incarnation },
         // Tells this incarnation's packets from the former one's.
@@ -249,16 +263,22 @@ impl Manager {
             }
             if !self.is_ready && self.host.hub.manager.is_ready() {
                 self.is_ready = true;
-                self.host.watch_routers(|at| self.notes.read(self.plan.switches.len() + usize::from(at)).map(Memory));
+                self.host.watch_routers(|at| {
+                    self.notes.read(self.plan.switches.len() + usize::from(at)).map(Memory)
+                });
                 let now = self.clock.now();
                 for switch in self.served() {
                     self.host.announce(switch, now, &mut self.out, &mut self.arena);
                     self.carry_out(now);
                 }
                 self.has_served = true;
-                let runtimes = self.workers.iter().filter(|worker| worker.peer.node != COORDINATOR).count();
-                let line =
-                    format!("ready: {} ports, {runtimes} runtimes, control socket {}", self.ports.len(), control.display());
+                let runtimes =
+                    self.workers.iter().filter(|worker| worker.peer.node != COORDINATOR).count();
+                let line = format!(
+                    "ready: {} ports, {runtimes} runtimes, control socket {}",
+                    self.ports.len(),
+                    control.display()
+                );
                 let _ = self.link.send(&ToGuard::Ready { line }, &[]);
             }
             if patience.is_over(had_work) {
@@ -352,9 +372,14 @@ impl Manager {
             self.notes.write(switch, &note);
         }
         for (peer, packet) in self.out.hub.to_runtime.drain(..) {
-            let refused = match self.workers.iter_mut().find(|worker| worker.peer == peer && worker.cause.is_none()) {
+            let refused = match self
+                .workers
+                .iter_mut()
+                .find(|worker| worker.peer == peer && worker.cause.is_none())
+            {
                 Some(worker) => {
-                    let is_message = packet.bytes().get(12..14) == Some(&ETHERTYPE_FABRIC.to_be_bytes());
+                    let is_message =
+                        packet.bytes().get(12..14) == Some(&ETHERTYPE_FABRIC.to_be_bytes());
                     let sent = match is_message {
                         true => worker.port.send(packet, &mut self.arena),
                         false => worker.port.send_data(packet, &mut self.arena),
@@ -379,7 +404,9 @@ impl Manager {
         for (port, packet) in self.out.transmit.drain(..) {
             self.outgoing[port as usize].push(packet);
         }
-        for ((port, frames), traffic) in self.ports.iter_mut().zip(&mut self.outgoing).zip(&mut self.traffic) {
+        for ((port, frames), traffic) in
+            self.ports.iter_mut().zip(&mut self.outgoing).zip(&mut self.traffic)
+        {
             if !frames.is_empty() {
                 let (given, dropped) = (frames.len() as u64, port.drops().total());
                 port.transmit(frames, &mut self.arena);
@@ -415,7 +442,9 @@ impl Manager {
 
     /// The numbers of the switches that run here.
     fn served(&self) -> Vec<u16> {
-        (0..self.plan.switches.len() as u16).filter(|switch| self.host.hub.serves(*switch)).collect()
+        (0..self.plan.switches.len() as u16)
+            .filter(|switch| self.host.hub.serves(*switch))
+            .collect()
     }
 
     /// Begins a switch's service on this host: its next incarnation, and its ports'
@@ -429,12 +458,17 @@ impl Manager {
                 // Runtimes would refuse the switch without it; the next manager tries
                 // again.
                 Err(error) => {
-                    return devices::say(&format!("this host is to serve {} and cannot: {error}", self.ports_of(number)));
+                    return devices::say(&format!(
+                        "this host is to serve {} and cannot: {error}",
+                        self.ports_of(number)
+                    ));
                 }
             }
         }
         // Frames that the ports kept meanwhile were for another host.
-        for (_, port) in (0u8..).zip(&mut self.ports).filter(|(at, _)| self.host.switch_of(*at) == Some(number)) {
+        for (_, port) in
+            (0u8..).zip(&mut self.ports).filter(|(at, _)| self.host.switch_of(*at) == Some(number))
+        {
             // A device has more than it keeps only if frames arrive during this loop.
             for _ in 0..MOST_STALE / BURST {
                 port.receive(BURST, &mut self.arena, &mut self.rx);
@@ -459,7 +493,8 @@ impl Manager {
         if self.announce_at.is_empty() {
             return;
         }
-        let due = |switch: &u16| self.announce_at.iter().any(|(of, due)| of == switch && *due <= now);
+        let due =
+            |switch: &u16| self.announce_at.iter().any(|(of, due)| of == switch && *due <= now);
         let due: Vec<u16> = self.served().into_iter().filter(due).collect();
         self.announce_at.retain(|(_, due)| *due > now);
         for switch in due {
@@ -469,7 +504,8 @@ impl Manager {
     }
 
     fn wait(&mut self, wake: BorrowedFd<'_>) {
-        let longest = self.ports.iter().filter_map(|port| port.poll_interval()).fold(MAX_SLEEP, u64::min);
+        let longest =
+            self.ports.iter().filter_map(|port| port.poll_interval()).fold(MAX_SLEEP, u64::min);
         let due = self.host.poll_timeout().saturating_sub(self.clock.now()).min(longest);
         if due < 1_000 {
             return;

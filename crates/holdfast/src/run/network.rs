@@ -53,7 +53,9 @@ impl HostsNetwork {
         for (path, packet) in out.to_path.drain(..) {
             self.outgoing[usize::from(path)].push(Released::inside(packet));
         }
-        for (port, frames) in self.ports.iter_mut().zip(&mut self.outgoing).filter(|(_, frames)| !frames.is_empty()) {
+        for (port, frames) in
+            self.ports.iter_mut().zip(&mut self.outgoing).filter(|(_, frames)| !frames.is_empty())
+        {
             port.transmit(frames, arena);
         }
     }
@@ -66,9 +68,13 @@ impl HostsNetwork {
         let device = port.name();
         match found {
             Look::Same => {}
-            Look::Gone => say(&format!("{device}, which joins the hosts, is gone; it is used again when it is back")),
+            Look::Gone => say(&format!(
+                "{device}, which joins the hosts, is gone; it is used again when it is back"
+            )),
             Look::Back => say(&format!("{device}, which joins the hosts, is back")),
-            Look::Refused(error) => say(&format!("{device}, which joins the hosts, is back and cannot be used: {error}")),
+            Look::Refused(error) => say(&format!(
+                "{device}, which joins the hosts, is back and cannot be used: {error}"
+            )),
         }
         true
     }
@@ -95,7 +101,8 @@ impl Manager {
         for (at, host) in self.plan.hosts.iter().enumerate() {
             let Some((_, Some(path))) = self.host.hub.paths_to(at as u16) else { continue };
             if std::mem::replace(&mut self.paths_said[at], path) != path {
-                let device = self.hosts_network.ports.get(usize::from(path)).map_or("", |port| port.name());
+                let device =
+                    self.hosts_network.ports.get(usize::from(path)).map_or("", |port| port.name());
                 say(&format!("what goes to host {} goes by {device} now", host.name));
             }
         }

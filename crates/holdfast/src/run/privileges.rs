@@ -62,7 +62,10 @@ pub(super) fn restrict_calls(plan: &Plan) -> Result<(), Failure> {
         return Ok(());
     }
     holdfast_io::restrict(plan.state_servers.provider.is_some()).map_err(|error| {
-        Failure::new(exit::of_system(&error), format!("the filter of system calls: {error}: `seccomp: false` does without it"))
+        Failure::new(
+            exit::of_system(&error),
+            format!("the filter of system calls: {error}: `seccomp: false` does without it"),
+        )
     })
 }
 
@@ -75,6 +78,9 @@ pub(super) fn hide() -> io::Result<()> {
 /// Drops all capabilities but `kept`. Returns those of them that the process has.
 fn reduce_to(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let left = rustix::thread::capabilities(None)?.permitted & kept;
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: left, permitted: left, inheritable: left })?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets { effective: left, permitted: left, inheritable: left },
+    )?;
     Ok(left)
 }

@@ -55,7 +55,9 @@ fn cause_of(failover: &message::Failover) -> String {
 /// The end of a process, as text.
 pub(super) fn cause(status: std::process::ExitStatus) -> String {
     match (status.signal(), status.code()) {
-        (Some(signal_hook::consts::SIGSYS), _) => "killed by signal 31: it made a system call that it may not make".to_owned(),
+        (Some(signal_hook::consts::SIGSYS), _) => {
+            "killed by signal 31: it made a system call that it may not make".to_owned()
+        }
         (Some(signal), _) => format!("killed by signal {signal}"),
         (None, Some(code)) => format!("exited with code {code}"),
         (None, None) => "exited".to_owned(),
@@ -81,13 +83,26 @@ impl Counted {
     /// Attaches names; not on the packet loop's thread.
     pub(super) fn named(self) -> Vec<status::Statistic> {
         let statistic = |(statistic, values): (&NamedStatistic, Vec<i64>)| {
-            let value = |(index, value): (usize, &i64)| status::StatisticValue { name: statistic.name(index), value: *value };
+            let value = |(index, value): (usize, &i64)| status::StatisticValue {
+                name: statistic.name(index),
+                value: *value,
+            };
             status::Statistic {
                 chain: statistic.chain.clone(),
                 function: statistic.function.to_owned(),
                 name: statistic.field.to_owned(),
-                kind: if statistic.names.is_some() { status::KIND_COUNTERS } else { status::KIND_GAUGE }.to_owned(),
-                shared: if statistic.is_served { status::SHARED_STATE_SERVER } else { status::SHARED_PARTITIONED }.to_owned(),
+                kind: if statistic.names.is_some() {
+                    status::KIND_COUNTERS
+                } else {
+                    status::KIND_GAUGE
+                }
+                .to_owned(),
+                shared: if statistic.is_served {
+                    status::SHARED_STATE_SERVER
+                } else {
+                    status::SHARED_PARTITIONED
+                }
+                .to_owned(),
                 size: statistic.size,
                 values: values.iter().enumerate().map(value).collect(),
             }
@@ -129,7 +144,9 @@ pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> (u32, TraceStep) {
         Some(_) => "switch".to_owned(),
         None => format!("runtime {}", step.node),
     };
-    let port = switch.zip(step.ingress).and_then(|(switch, ingress)| switch.ports.get(usize::from(ingress)));
+    let port = switch
+        .zip(step.ingress)
+        .and_then(|(switch, ingress)| switch.ports.get(usize::from(ingress)));
     let text = match (port, switch.zip(step.rule.as_ref())) {
         (Some(port), _) => format!("in by port {}, {}", plan.port_name(*port), step.text),
         (None, Some((switch, Rule { selector, chain, .. }))) => {
@@ -152,11 +169,18 @@ impl Manager {
     /// Every pool as last reported by its runtimes and the state server.
     fn pools_status(&self) -> Vec<status::Pool> {
         let manager = &self.host.hub.manager;
-        let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state != MemberState::Failed).collect();
+        let runtimes: Vec<_> = manager
+            .status()
+            .filter(|runtime| runtime.member.state != MemberState::Failed)
+            .collect();
         let mut lists = manager.listings().iter();
         let mut pool = |pool: &NamedPool| {
-            let shares = runtimes.iter().flat_map(|runtime| &runtime.report.pools).filter(|(id, _)| *id == pool.id);
-            let (held, at_hand) = shares.fold((0, 0), |sum, (_, share)| (sum.0 + share.held, sum.1 + share.at_hand));
+            let shares = runtimes
+                .iter()
+                .flat_map(|runtime| &runtime.report.pools)
+                .filter(|(id, _)| *id == pool.id);
+            let (held, at_hand) =
+                shares.fold((0, 0), |sum, (_, share)| (sum.0 + share.held, sum.1 + share.at_hand));
             let list = if pool.rest.is_some() { lists.next() } else { None };
             let server = list.map(|list| status::ServerPool {
                 free: list.free,
@@ -168,7 +192,12 @@ impl Manager {
                 chain: pool.chain.clone(),
                 function: pool.function.to_owned(),
                 name: pool.field.to_owned(),
-                shared: if pool.rest.is_some() { status::SHARED_STATE_SERVER } else { status::SHARED_PARTITIONED }.to_owned(),
+                shared: if pool.rest.is_some() {
+                    status::SHARED_STATE_SERVER
+                } else {
+                    status::SHARED_PARTITIONED
+                }
+                .to_owned(),
                 size: pool.size,
                 held,
                 at_hand,
@@ -182,24 +211,37 @@ impl Manager {
     /// living runtimes' last reports.
     pub(super) fn statistics_now(&self) -> Counted {
         let manager = &self.host.hub.manager;
-        let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state != MemberState::Failed).collect();
+        let runtimes: Vec<_> = manager
+            .status()
+            .filter(|runtime| runtime.member.state != MemberState::Failed)
+            .collect();
         let (mut lists, mut own) = (0.., 0..);
         let mut statistic = |statistic: &NamedStatistic| {
             let mut totals = vec![0i64; statistic.size as usize];
             let mut add = |values: &[i64]| {
-                totals.iter_mut().zip(values).for_each(|(total, value)| *total = total.wrapping_add(*value));
+                totals
+                    .iter_mut()
+                    .zip(values)
+                    .for_each(|(total, value)| *total = total.wrapping_add(*value));
                 values.len().min(totals.len())
             };
             let known = if statistic.is_served {
                 lists.next().map_or(0, |list| add(manager.totals(list)))
             } else {
                 let number = own.next().unwrap_or_default();
-                runtimes.iter().map(|runtime| add(manager.counted(runtime.member.peer(), number))).max().unwrap_or(0)
+                runtimes
+                    .iter()
+                    .map(|runtime| add(manager.counted(runtime.member.peer(), number)))
+                    .max()
+                    .unwrap_or(0)
             };
             totals.truncate(known);
             totals
         };
-        Counted { plan: self.plan.clone(), values: self.plan.statistics.iter().map(&mut statistic).collect() }
+        Counted {
+            plan: self.plan.clone(),
+            values: self.plan.statistics.iter().map(&mut statistic).collect(),
+        }
     }
 
     /// The fill of flow tables: of the switches here, and as last reported by runtimes.
@@ -216,7 +258,8 @@ impl Manager {
             }
         };
         let size = (self.plan.limits.flows * self.plan.chains.len()) as u64;
-        let runtimes = self.host.hub.manager.status().filter(|runtime| runtime.member.state.serves());
+        let runtimes =
+            self.host.hub.manager.status().filter(|runtime| runtime.member.state.serves());
         let of_runtime = runtimes.map(|RuntimeStatus { member, report, .. }| status::FlowTable {
             id: member.node.into(),
             used: report.flows,
@@ -233,14 +276,18 @@ impl Manager {
     fn election_status(&self, has_coordinator: bool) -> Option<status::Election> {
         let mut election = self.guard.election.as_ref()?.status(self.clock.now());
         let manager = &self.host.hub.manager;
-        let heard = manager.coordinator().zip(manager.standing()).filter(|_| has_coordinator && election.silent_ms.is_some());
+        let heard = manager
+            .coordinator()
+            .zip(manager.standing())
+            .filter(|_| has_coordinator && election.silent_ms.is_some());
         if let Some((coordinator, standing)) = heard
             && let Some(entry) = self.plan.hosts.get(usize::from(standing.coordinator))
         {
             let incarnation = coordinator.incarnation.into();
             let is_known = |leader: &status::Leader| leader.incarnation >= incarnation;
             let leader = election.leader.take().filter(is_known);
-            election.leader = leader.or_else(|| Some(status::Leader { host: entry.name.clone(), pid: 0, incarnation }));
+            election.leader = leader
+                .or_else(|| Some(status::Leader { host: entry.name.clone(), pid: 0, incarnation }));
         }
         Some(election)
     }
@@ -261,15 +308,26 @@ impl Manager {
     fn own_retry(&self) -> Option<status::Retry> {
         let (failures, cause, began) = &self.retried;
         let is_new = self.clock.now().saturating_sub(*began) <= LONG_LIFE_OF_MANAGER;
-        (*failures > 0 && is_new).then(|| status::Retry { failures: *failures, next_ms: None, cause: cause.clone() })
+        (*failures > 0 && is_new).then(|| status::Retry {
+            failures: *failures,
+            next_ms: None,
+            cause: cause.clone(),
+        })
     }
 
     /// The retry of a runtime that keeps ending.
     fn retry(&self, retried: &message::Retried) -> status::Retry {
         let manager = &self.host.hub.manager;
-        let failover = || manager.failovers().iter().rfind(|failover| failover.dead.node == retried.node).map(cause_of);
+        let failover = || {
+            manager
+                .failovers()
+                .iter()
+                .rfind(|failover| failover.dead.node == retried.node)
+                .map(cause_of)
+        };
         // The coordinator's clock is that of its own host.
-        let is_here = manager.standing().is_some_and(|standing| standing.coordinator == self.number);
+        let is_here =
+            manager.standing().is_some_and(|standing| standing.coordinator == self.number);
         let until = |at: u64| at.saturating_sub(self.clock.now()) / MILLISECOND;
         status::Retry {
             failures: retried.failures,
@@ -283,7 +341,9 @@ impl Manager {
         let manager = &self.host.hub.manager;
         let names: Vec<&str> = self.plan.hosts.iter().map(|host| host.name.as_str()).collect();
         let own_name = self.host_name();
-        let name_of = |host: u16| names.get(usize::from(host)).map_or_else(|| own_name.clone(), |name| (*name).to_owned());
+        let name_of = |host: u16| {
+            names.get(usize::from(host)).map_or_else(|| own_name.clone(), |name| (*name).to_owned())
+        };
         let host = own_name.clone();
         let standing = manager.standing();
         let is_serving = self.host.hub.is_serving();
@@ -310,20 +370,31 @@ impl Manager {
         self.ports.iter().for_each(|port| all.add(port.drops()));
         all.add(&self.hosts_network.drops());
         let mut processes = vec![
-            Process { incarnation: 1, pid: self.parent, ..role(status::ROLE_GUARD, 0, 0, 0, &DropCounters::default()) },
+            Process {
+                incarnation: 1,
+                pid: self.parent,
+                ..role(status::ROLE_GUARD, 0, 0, 0, &DropCounters::default())
+            },
             Process { retry: self.own_retry(), ..role("manager", manager.node(), 0, 0, &own) },
         ];
-        for ((switch, entry), number) in self.host.hub.switches().zip(&self.plan.switches).zip(0u16..) {
-            let serving = standing.and_then(|standing| standing.serving.get(usize::from(number))).copied();
+        for ((switch, entry), number) in
+            self.host.hub.switches().zip(&self.plan.switches).zip(0u16..)
+        {
+            let serving =
+                standing.and_then(|standing| standing.serving.get(usize::from(number))).copied();
             let named = |process: Process| Process { name: entry.name.clone(), ..process };
-            let role =
-                |flows, packets, drops: &DropCounters| role(status::ROLE_SWITCH, switch_node(number), flows, packets, drops);
+            let role = |flows, packets, drops: &DropCounters| {
+                role(status::ROLE_SWITCH, switch_node(number), flows, packets, drops)
+            };
             processes.push(named(match serving.filter(|_| !self.host.hub.serves(number)) {
                 None => role(switch.len() as u64, switch.packets(), switch.drops()),
                 // The serving host reports the switch's work.
-                Some(serving) => {
-                    Process { incarnation: 0, pid: 0, host: name_of(serving), ..role(0, 0, &DropCounters::default()) }
-                }
+                Some(serving) => Process {
+                    incarnation: 0,
+                    pid: 0,
+                    host: name_of(serving),
+                    ..role(0, 0, &DropCounters::default())
+                },
             }));
         }
         let serves_all = self.served().len() == self.plan.switches.len();
@@ -334,9 +405,14 @@ impl Manager {
         let election = self.election_status(has_coordinator);
         let is_joined = !names.is_empty();
         // Each of several hosts has a candidate; only one leads.
-        let is_elsewhere =
-            is_joined && election.is_some() && has_coordinator && coordinator.is_none_or(|own| own.peer.incarnation == 0);
-        let leader = election.as_ref().and_then(|election| election.leader.as_ref()).filter(|_| is_elsewhere);
+        let is_elsewhere = is_joined
+            && election.is_some()
+            && has_coordinator
+            && coordinator.is_none_or(|own| own.peer.incarnation == 0);
+        let leader = election
+            .as_ref()
+            .and_then(|election| election.leader.as_ref())
+            .filter(|_| is_elsewhere);
         if let Some(leader) = leader {
             // The leader's host reports its work.
             processes.push(Process {
@@ -347,10 +423,13 @@ impl Manager {
             });
         }
         if coordinator.is_some() || leader.is_none() {
-            let is_candidate = coordinator.is_some_and(|own| own.peer.incarnation == 0) && (is_elsewhere || !has_coordinator);
+            let is_candidate = coordinator.is_some_and(|own| own.peer.incarnation == 0)
+                && (is_elsewhere || !has_coordinator);
             processes.push(Process {
                 incarnation: match self.number {
-                    _ if is_joined && election.is_some() => coordinator.map_or(0, |own| own.peer.incarnation.into()),
+                    _ if is_joined && election.is_some() => {
+                        coordinator.map_or(0, |own| own.peer.incarnation.into())
+                    }
                     0 => self.guard.life().into(),
                     _ => 0,
                 },
@@ -371,7 +450,8 @@ impl Manager {
             processes.push(Process {
                 incarnation: server.map_or(0, |worker| worker.peer.incarnation.into()),
                 pid: server.map_or(0, |worker| worker.pid()),
-                state: if server.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
+                state: if server.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }
+                    .to_owned(),
                 local_standby: server.and_then(|worker| worker.local_standby()),
                 retry: self.server_guard.retry(number, server.is_some(), self.clock.now()),
                 ..role(status::ROLE_STATE_SERVER, node, 0, 0, &DropCounters::default())
@@ -393,7 +473,11 @@ impl Manager {
                 pid: worker.map_or(0, |worker| worker.pid()),
                 host: name_of(member.host),
                 name: None,
-                cluster: self.plan.clusters.get(usize::from(member.cluster)).map(|cluster| cluster.name.clone()),
+                cluster: self
+                    .plan
+                    .clusters
+                    .get(usize::from(member.cluster))
+                    .map(|cluster| cluster.name.clone()),
                 state: match member.state {
                     MemberState::Starting => "starting",
                     MemberState::Running => status::STATE_RUNNING,
@@ -405,7 +489,12 @@ impl Manager {
                 .to_owned(),
                 // The switches know now what a runtime reports with its next heartbeat.
                 flows: match serves_all {
-                    true => self.host.hub.serving().map(|switch| switch.routes_to(member.peer()) as u64).sum(),
+                    true => self
+                        .host
+                        .hub
+                        .serving()
+                        .map(|switch| switch.routes_to(member.peer()) as u64)
+                        .sum(),
                     false => report.flows,
                 },
                 packets: report.packets,
@@ -419,8 +508,13 @@ impl Manager {
         let failovers = manager.failovers().iter().filter(is_failure).map(|failover| {
             // The switches here know a recovery's lost flows shortly before the
             // coordinator reports them.
-            let swept =
-                serves_all.then(|| self.host.hub.serving().map(|switch| switch.lost_of(failover.dead)).sum::<Option<u64>>());
+            let swept = serves_all.then(|| {
+                self.host
+                    .hub
+                    .serving()
+                    .map(|switch| switch.lost_of(failover.dead))
+                    .sum::<Option<u64>>()
+            });
             let lost = match swept.flatten() {
                 Some(unclaimed) => failover.lost_with(Some(unclaimed)),
                 None => failover.lost(self.plan.switches.len()),
@@ -432,7 +526,8 @@ impl Manager {
                 detected_at_ns: failover.detected_at,
                 // The end of a process is noticed at once; only silence takes time to
                 // detect.
-                detection_us: (failover.cause != message::Cause::Exited).then_some(failover.notice.silent / 1000),
+                detection_us: (failover.cause != message::Cause::Exited)
+                    .then_some(failover.notice.silent / 1000),
                 recovered_us: failover
                     .recovered_at
                     .filter(|_| failover.had == 0 || failover.flows > 0)
@@ -442,27 +537,37 @@ impl Manager {
                 lost: if failover.recovered_at.is_some() { lost } else { 0 },
             }
         });
-        let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.plan.ports));
-        let ports = numbered.map(|(number, (((port, traffic), losses), config::Port { name, device, .. }))| {
-            let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
-            let counts = self.host.counts(number);
-            Port {
-                name: name.clone(),
-                device: device.clone(),
-                driver: port.driver().to_owned(),
-                mac,
-                mtu: port.mtu().into(),
-                up: port.is_up(),
-                received: traffic.0,
-                transmitted: traffic.1,
-                consumed: counts.consumed,
-                forwarded: counts.forwarded,
-                originated: counts.originated,
-                drops: named(port.drops()),
-                lost: losses.iter().map(|(loss, count)| (loss.name().to_owned(), *count)).collect(),
-                bfd: self.host.liveness(number).map(|watched| bfd(watched, self.clock.now())).collect(),
-            }
-        });
+        let numbered = (0u8..)
+            .zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.plan.ports));
+        let ports = numbered.map(
+            |(number, (((port, traffic), losses), config::Port { name, device, .. }))| {
+                let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
+                let counts = self.host.counts(number);
+                Port {
+                    name: name.clone(),
+                    device: device.clone(),
+                    driver: port.driver().to_owned(),
+                    mac,
+                    mtu: port.mtu().into(),
+                    up: port.is_up(),
+                    received: traffic.0,
+                    transmitted: traffic.1,
+                    consumed: counts.consumed,
+                    forwarded: counts.forwarded,
+                    originated: counts.originated,
+                    drops: named(port.drops()),
+                    lost: losses
+                        .iter()
+                        .map(|(loss, count)| (loss.name().to_owned(), *count))
+                        .collect(),
+                    bfd: self
+                        .host
+                        .liveness(number)
+                        .map(|watched| bfd(watched, self.clock.now()))
+                        .collect(),
+                }
+            },
+        );
         Status {
             version: status::VERSION,
             pools: self.pools_status(),
@@ -479,18 +584,26 @@ impl Manager {
                     name: (*name).to_owned(),
                     state: match standing {
                         Some(standing) if standing.hosts & 1 << number == 0 => status::STATE_AWAY,
-                        Some(standing) if standing.serving.contains(&number) => status::STATE_SERVING,
+                        Some(standing) if standing.serving.contains(&number) => {
+                            status::STATE_SERVING
+                        }
                         Some(_) => status::STATE_RUNNING,
                         None => status::STATE_AWAY,
                     }
                     .to_owned(),
                     is_this: number == self.number,
-                    networks: if number == self.number { Vec::new() } else { self.networks_to(number) },
+                    networks: if number == self.number {
+                        Vec::new()
+                    } else {
+                        self.networks_to(number)
+                    },
                 })
                 .collect(),
             protected: {
-                let remotely =
-                    manager.protected(self.host.hub.has_coordinator(), &self.host.hub.state_servers().collect::<Vec<_>>());
+                let remotely = manager.protected(
+                    self.host.hub.has_coordinator(),
+                    &self.host.hub.state_servers().collect::<Vec<_>>(),
+                );
                 self.levels.protected(remotely, |runtimes| self.protected_locally(runtimes)).into()
             },
             may_forget: self.levels.may_forget(),
@@ -501,7 +614,12 @@ impl Manager {
             ports: ports.collect(),
             rules: is_serving.then(|| status::Rules {
                 version: self.rules_in_force(),
-                count: self.host.hub.serving().map(|switch| switch.rules().rules().len() as u64).sum(),
+                count: self
+                    .host
+                    .hub
+                    .serving()
+                    .map(|switch| switch.rules().rules().len() as u64)
+                    .sum(),
                 in_force: self.rules_in_force() == self.rules_wanted(),
             }),
             election,

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// The first line that the manager writes to the process's standard input. Later lines are
-/// [`Keys`].
+/// The first line that the manager writes to the process's standard input. Later lines
+/// are [`Keys`].
 pub(super) type Assignment<T> = holdfast_control::assignment::Assignment<T, Keys>;
 
 /// The fabric of a process with this assignment.
@@ -47,7 +47,12 @@ impl From<&KeyRing> for Keys {
 
 impl Keys {
     pub(super) fn ring(self) -> Result<KeyRing, KeyRingError> {
-        KeyRing::new(self.0.iter().map(|(number, secret)| Key { number: *number, secret: *secret }).collect())
+        KeyRing::new(
+            self.0
+                .iter()
+                .map(|(number, secret)| Key { number: *number, secret: *secret })
+                .collect(),
+        )
     }
 }
 
@@ -55,7 +60,8 @@ impl Keys {
 #[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub(super) struct BfdKey(u8, u8, Vec<u8>);
 
-const BFD_KINDS: [KeyKind; 3] = [KeyKind::Password, KeyKind::KeyedSha1, KeyKind::MeticulousKeyedSha1];
+const BFD_KINDS: [KeyKind; 3] =
+    [KeyKind::Password, KeyKind::KeyedSha1, KeyKind::MeticulousKeyedSha1];
 
 impl From<&bfd::Key> for BfdKey {
     fn from(key: &bfd::Key) -> BfdKey {
@@ -176,16 +182,23 @@ impl<T> Given<T> {
     /// Attaches the virtual port; once.
     pub(super) fn attach(&mut self) -> Result<VportGuest, Failure> {
         let mut fds = core::mem::take(&mut self.fds).into_iter();
-        let (Some(arena), Some(port), Some(wake_host), Some(wake_guest)) = (fds.next(), fds.next(), fds.next(), fds.next())
+        let (Some(arena), Some(port), Some(wake_host), Some(wake_guest)) =
+            (fds.next(), fds.next(), fds.next(), fds.next())
         else {
             return Err(Failure::new(exit::UNAVAILABLE, "descriptors are missing"));
         };
-        VportGuest::attach(arena, port, wake_host, wake_guest).map_err(|error| Failure::new(exit::UNAVAILABLE, error.to_string()))
+        VportGuest::attach(arena, port, wake_host, wake_guest)
+            .map_err(|error| Failure::new(exit::UNAVAILABLE, error.to_string()))
     }
 }
 
 /// Puts the endpoint's frames into buffers of the virtual port, while there are any.
-pub(super) fn poll_transmit(fabric: &mut Fabric, now: u64, guest: &mut VportGuest, tx: &mut Vec<Packet>) {
+pub(super) fn poll_transmit(
+    fabric: &mut Fabric,
+    now: u64,
+    guest: &mut VportGuest,
+    tx: &mut Vec<Packet>,
+) {
     fabric.poll_transmit(now, |frame| {
         let Some(mut packet) = guest.take() else { return false };
         if packet.copy_from(frame) {
@@ -217,18 +230,20 @@ pub(super) fn take<T: DeserializeOwned>() -> Result<Given<T>, Failure> {
     let refused = |error: std::io::Error| unavailable(error.to_string());
     // A closing terminal, or a signal to the whole service, reaches every process. The
     // manager survives it, and so must its processes, or all flows would be lost at once.
-    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false))).map_err(refused)?;
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false)))
+        .map_err(refused)?;
     let fds = inherited(4).map_err(refused)?;
     let mut text = Zeroizing::new(String::new());
     let mut lines = BufReader::new(std::io::stdin());
     lines.read_line(&mut text).map_err(refused)?;
-    let mut assignment: Assignment<T> =
-        serde_json::from_str(&text).map_err(|error| unavailable(format!("the manager's assignment: {error}")))?;
+    let mut assignment: Assignment<T> = serde_json::from_str(&text)
+        .map_err(|error| unavailable(format!("the manager's assignment: {error}")))?;
     die_with_parent(assignment.parent).map_err(refused)?;
     privileges::let_go().map_err(refused)?;
     let keys = match assignment.keys.take() {
         Some(keys) => {
-            let ring = keys.ring().map_err(|error| unavailable(format!("the manager's keys: {error}")))?;
+            let ring =
+                keys.ring().map_err(|error| unavailable(format!("the manager's keys: {error}")))?;
             Some((ring, Lines::new(lines).map_err(refused)?))
         }
         None => None,
@@ -244,12 +259,21 @@ mod tests {
     /// longer.
     #[test]
     fn a_new_key_leaves_nothing_of_the_old_one() {
-        let memory = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
-        for line in ["a long line with three keys", "two keys", "", "again three, and a word more than at first"] {
+        let memory =
+            File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        for line in [
+            "a long line with three keys",
+            "two keys",
+            "",
+            "again three, and a word more than at first",
+        ] {
             keep(&memory, Zeroizing::new(line.as_bytes().to_vec()));
             let mut all = vec![0; memory.metadata().unwrap().len() as usize];
             memory.read_exact_at(&mut all, 0).unwrap();
-            assert!(all.starts_with(line.as_bytes()) && all[line.len()..].iter().all(|byte| *byte == 0), "{all:?}");
+            assert!(
+                all.starts_with(line.as_bytes()) && all[line.len()..].iter().all(|byte| *byte == 0),
+                "{all:?}"
+            );
         }
     }
 }

@@ -21,7 +21,8 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The journal's functions for the state machine of a role with a standby.
-pub(super) const JOURNAL: Journal = Journal { exempt: standby::exempt, before: standby::before, scratch: standby::scratch };
+pub(super) const JOURNAL: Journal =
+    Journal { exempt: standby::exempt, before: standby::before, scratch: standby::scratch };
 
 /// Frames per turn.
 const BURST: usize = 64;
@@ -56,7 +57,9 @@ pub fn main() -> Result<(), Failure> {
     // A function's panic is contained and counted; its message would repeat the counter
     // for every packet.
     std::panic::set_hook(Box::new(|_| {}));
-    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the local standby: {error}"));
+    let refused = |error: std::io::Error| {
+        Failure::new(exit::UNAVAILABLE, format!("the local standby: {error}"))
+    };
     if has_standby {
         standby::create().map_err(refused)?;
     }
@@ -76,14 +79,22 @@ pub fn main() -> Result<(), Failure> {
         announce_writes(standby::before, turn);
     }
     let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
-    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &way, &quarantine)).map_err(refused)? {
+    match standby::supervise(pair, watch, |turns| {
+        world.live(turns, lines.take(), &way, &quarantine)
+    })
+    .map_err(refused)?
+    {
         0 => Ok(()),
         code => Err(Failure::said(code as u8)),
     }
 }
 
 impl World {
-    fn new(given: &mut role::Given<RuntimePlace>, plan: &Plan, has_standby: bool) -> Result<Box<World>, Failure> {
+    fn new(
+        given: &mut role::Given<RuntimePlace>,
+        plan: &Plan,
+        has_standby: bool,
+    ) -> Result<Box<World>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
         let spec = |chain: &ChainPlan| ChainSpec {
@@ -100,7 +111,8 @@ impl World {
             report_interval: plan.detection.heartbeat_ms * 1_000_000,
             fabric: role::fabric_of(assignment),
         };
-        let mut runtime = Runtime::new(runtime_config, specs).with_state_servers(plan.state_server_count());
+        let mut runtime =
+            Runtime::new(runtime_config, specs).with_state_servers(plan.state_server_count());
         runtime.randomize(super::random_seed());
         runtime.show_hands(guest.hands());
         runtime.show_last_word(LastWord::new(guest.last_word()));
@@ -118,7 +130,13 @@ impl World {
     }
 
     /// Runs turns until it is fenced.
-    fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, way: &Way, quarantine: &Path) -> i32 {
+    fn live(
+        &mut self,
+        mut turns: Turns,
+        mut lines: Option<role::Lines>,
+        way: &Way,
+        quarantine: &Path,
+    ) -> i32 {
         if turns.takes_over() {
             self.guest.take_over();
         }
@@ -141,7 +159,9 @@ impl World {
             if is_due_now {
                 let burst = turns.begin(BURST);
                 let bursts = if turns.are_logged() && burst == BURST { BURSTS } else { 1 };
-                had_work = standby::enter(|| self.bursts(bursts, burst, new_keys.as_ref(), &mut words, &clock));
+                had_work = standby::enter(|| {
+                    self.bursts(bursts, burst, new_keys.as_ref(), &mut words, &clock)
+                });
                 turns.commit();
                 self.guest.publish();
                 words.publish();
@@ -186,17 +206,29 @@ impl World {
         );
         devices::say(&match kept {
             Ok(()) => {
-                format!("a packet is set aside in {}: two workers of a runtime ended with it in hand", quarantine.display())
+                format!(
+                    "a packet is set aside in {}: two workers of a runtime ended with it in hand",
+                    quarantine.display()
+                )
             }
             Err(error) => {
-                format!("a packet is set aside: two workers of a runtime ended with it in hand; it cannot be kept: {error}")
+                format!(
+                    "a packet is set aside: two workers of a runtime ended with it in hand; it cannot be kept: {error}"
+                )
             }
         });
     }
 
     #[inline]
     /// Processes bursts while input is left, at most `bursts`.
-    fn bursts(&mut self, bursts: usize, burst: usize, new_keys: Option<&NewKeys>, words: &mut Opened, clock: &Clock) -> bool {
+    fn bursts(
+        &mut self,
+        bursts: usize,
+        burst: usize,
+        new_keys: Option<&NewKeys>,
+        words: &mut Opened,
+        clock: &Clock,
+    ) -> bool {
         let mut had_work = self.turn(burst, new_keys, words, clock.now());
         for _ in 1..bursts {
             if !had_work || !self.guest.has_input() {
@@ -207,7 +239,13 @@ impl World {
         had_work
     }
 
-    fn turn(&mut self, burst: usize, new_keys: Option<&NewKeys>, words: &mut Opened, now: u64) -> bool {
+    fn turn(
+        &mut self,
+        burst: usize,
+        new_keys: Option<&NewKeys>,
+        words: &mut Opened,
+        now: u64,
+    ) -> bool {
         let World { runtime, guest, rx, tx } = self;
         guest.beat();
         if let Some(ring) = new_keys.and_then(NewKeys::take) {

@@ -12,7 +12,10 @@ use super::levels::Levels;
 use super::network::HostsNetwork;
 use super::role::{BfdKey, Keys};
 use super::state_server::ServerGuard;
-use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, privileges, random_seed, switch_config};
+use super::{
+    BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, privileges,
+    random_seed, switch_config,
+};
 use crate::config::{self, ControlEntry, Plan};
 use crate::control;
 use crate::control::Limits;
@@ -47,8 +50,9 @@ pub fn manager_main() -> Result<(), Failure> {
     let mut line = Zeroizing::new(String::new());
     let mut fds = inherited_all().map_err(refused)?.into_iter();
     std::io::stdin().read_line(&mut line).map_err(refused)?;
-    let mut assignment: Assignment = serde_json::from_str(&line)
-        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's assignment: {error}")))?;
+    let mut assignment: Assignment = serde_json::from_str(&line).map_err(|error| {
+        Failure::new(exit::UNAVAILABLE, format!("the guard's assignment: {error}"))
+    })?;
     die_with_parent(assignment.parent).map_err(refused)?;
     privileges::hide().map_err(refused)?;
     let (Some(mailbox), Some(heartbeat), Some(notes)) = (fds.next(), fds.next(), fds.next()) else {
@@ -57,8 +61,13 @@ pub fn manager_main() -> Result<(), Failure> {
     let notes = ManagerNotes::open(notes).map_err(refused)?;
     let link = GuardLink::new(Mailbox::of(mailbox), Heartbeat::open(heartbeat).map_err(refused)?);
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let plan = Arc::new(config::read(&assignment.file, &assignment.text).map_err(mistake)?.on_host(assignment.host));
-    let ring = |keys: Keys| keys.ring().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's keys: {error}")));
+    let plan = Arc::new(
+        config::read(&assignment.file, &assignment.text).map_err(mistake)?.on_host(assignment.host),
+    );
+    let ring = |keys: Keys| {
+        keys.ring()
+            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's keys: {error}")))
+    };
     let keys = assignment.keys.take().map(ring).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -72,7 +81,9 @@ pub fn manager_main() -> Result<(), Failure> {
     let warnings = if assignment.incarnation == 1 { devices::warnings(&plan) } else { Vec::new() };
     let (requests, asked) = channel();
     let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-    let eventfd = Arc::new(eventfd.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("eventfd: {error}")))?);
+    let eventfd = Arc::new(
+        eventfd.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("eventfd: {error}")))?,
+    );
     let waker = eventfd.clone();
     let wake = Arc::new(move || {
         let _ = rustix::io::write(&*waker, &1u64.to_ne_bytes());
@@ -82,7 +93,8 @@ pub fn manager_main() -> Result<(), Failure> {
     // the first one, not of its devices.
     let mut server = control::listen(&path, assignment.parent, requests, wake)?;
     let entry = plan.control_of(assignment.host);
-    if let Some(entry) = entry.map(|entry| ControlEntry { tls: assignment.tls.clone().unwrap_or(entry.tls), ..entry })
+    if let Some(entry) = entry
+        .map(|entry| ControlEntry { tls: assignment.tls.clone().unwrap_or(entry.tls), ..entry })
         && let Err(failure) = server.serve_remote(&entry, Limits::default())
     {
         match assignment.incarnation {
@@ -94,7 +106,13 @@ pub fn manager_main() -> Result<(), Failure> {
     let mut manager = Manager::new(assignment, plan, keys, (link, notes), fds)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     lines::begin().map_err(refused)?;
-    let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
+    let served = manager.serve(
+        &Signals { stop: &stop, hangup: &hangup },
+        &asked,
+        eventfd.as_fd(),
+        &path,
+        &mut server,
+    );
     manager.finish();
     drop(server);
     lines::finish();
@@ -109,7 +127,8 @@ impl Manager {
         (mut link, notes): (GuardLink, ManagerNotes),
         mut fds: impl Iterator<Item = OwnedFd>,
     ) -> Result<Manager, Failure> {
-        let Assignment { incarnation, file, text, processes, buried, ref bfd_keys, .. } = assignment;
+        let Assignment { incarnation, file, text, processes, buried, ref bfd_keys, .. } =
+            assignment;
         let clock = Clock::new();
         let now = clock.now();
         let (control, state) = (&assignment.control, assignment.state.as_deref());
@@ -132,16 +151,20 @@ impl Manager {
                 )));
             }
             if let Some(wanted) = wanted.filter(|wanted| *wanted > mtu) {
-                return Err(refused(format!("`mtu: {wanted}` is more than the {mtu} of `{device}`")));
+                return Err(refused(format!(
+                    "`mtu: {wanted}` is more than the {mtu} of `{device}`"
+                )));
             }
         }
         let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
-        let bfd_keys: Vec<_> = bfd_keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
+        let bfd_keys: Vec<_> =
+            bfd_keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
         let edges = plan.edges(&macs, &bfd_keys, random_seed);
         let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
         let device_states = ports.iter().map(|port| (port.is_up(), port.mtu())).collect();
         let unavailable = |error: std::io::Error| {
-            let what = format!("{} packet buffers: {error}; lower limits.buffers", plan.limits.buffers);
+            let what =
+                format!("{} packet buffers: {error}; lower limits.buffers", plan.limits.buffers);
             Failure::new(exit::UNAVAILABLE, what)
         };
         let mut passed = || if assignment.has_arena { fds.next() } else { None };
@@ -154,28 +177,56 @@ impl Manager {
             }
         };
         if let Some(why) = plan.state_servers.provider.as_ref().and_then(|_| libfabric::absent()) {
-            return Err(Failure::new(exit::UNAVAILABLE, format!("`state_server.transport` is `libfabric`: {why}")));
+            return Err(Failure::new(
+                exit::UNAVAILABLE,
+                format!("`state_server.transport` is `libfabric`: {why}"),
+            ));
         }
         let server_guard = ServerGuard::new(plan.state_server_count(), incarnation);
         let (number, hosts) = (assignment.host, &plan.hosts);
-        let mut fabric = FabricConfig { cluster: fnv1a(plan.cluster.as_bytes()) as u32, ..FabricConfig::default() };
+        let mut fabric = FabricConfig {
+            cluster: fnv1a(plan.cluster.as_bytes()) as u32,
+            ..FabricConfig::default()
+        };
         let path = plan.fabric_mtu;
-        let opened = devices::open_fabric(hosts, number, path, incarnation, &link).map_err(devices::refused)?;
+        let opened = devices::open_fabric(hosts, number, path, incarnation, &link)
+            .map_err(devices::refused)?;
         let hosts_network = HostsNetwork::new(opened);
         for port in &hosts_network.ports {
             let largest = plan.chains.iter().map(|chain| chain.layout.size).max().unwrap_or(0);
             let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
             let added = plan.chains.iter().map(|chain| chain.added_bytes()).max().unwrap_or(0);
-            fabric.mtu = devices::fabric_mtu(port.as_ref(), path, mtus, added, largest, fabric.mtu, keys.is_some())?;
+            fabric.mtu = devices::fabric_mtu(
+                port.as_ref(),
+                path,
+                mtus,
+                added,
+                largest,
+                fabric.mtu,
+                keys.is_some(),
+            )?;
         }
         let detection = &plan.detection;
-        let switch = |number| Switch::new(switch_config(&plan, number, assignment.seed, incarnation, fabric, succeeds));
+        let switch = |number| {
+            Switch::new(switch_config(
+                &plan,
+                number,
+                assignment.seed,
+                incarnation,
+                fabric,
+                succeeds,
+            ))
+        };
         let mut switches: Vec<Switch> = (0..plan.switches.len() as u16).map(switch).collect();
         let mut manager = holdfast_node::manager::Manager::new(
             Peer { node: manager_of(number), incarnation: assignment.base + incarnation },
             fabric,
         );
-        let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
+        let life = || {
+            keys::new_life().map_err(|error| {
+                Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}"))
+            })
+        };
         if let Some(ring) = &keys {
             for switch in &mut switches {
                 switch.fabric().authenticate(ring, life()?);
@@ -192,8 +243,12 @@ impl Manager {
                 }
             }
             if let Some(ring) = &keys {
-                let (cluster, incarnation, life) = (fabric.cluster, assignment.base + incarnation, life()?);
-                hub.authenticate(SealConfig { cluster, host: number, hosts, incarnation, life, patience }, ring);
+                let (cluster, incarnation, life) =
+                    (fabric.cluster, assignment.base + incarnation, life()?);
+                hub.authenticate(
+                    SealConfig { cluster, host: number, hosts, incarnation, life, patience },
+                    ring,
+                );
                 if hosts_network.ports.len() > 1 {
                     hub.use_two_paths();
                 }
@@ -217,7 +272,11 @@ impl Manager {
             paths_said: Vec::new(),
             announce_at: Vec::new(),
             seed: assignment.seed,
-            flow_seed: if plan.hosts.is_empty() { assignment.seed } else { fnv1a(plan.cluster.as_bytes()) },
+            flow_seed: if plan.hosts.is_empty() {
+                assignment.seed
+            } else {
+                fnv1a(plan.cluster.as_bytes())
+            },
             guard,
             server_guard,
             clock,

@@ -83,7 +83,9 @@ pub fn main() -> Result<(), Failure> {
     let patience = Duration::from_millis(plan.detection.hang_ms / 3);
     let longest_sleep = MAX_SLEEP.min(patience.as_nanos() as u64 / 4);
     let name = name(given.assignment.role.number, plan.state_servers.count);
-    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the standby of {name}: {error}"));
+    let refused = |error: std::io::Error| {
+        Failure::new(exit::UNAVAILABLE, format!("the standby of {name}: {error}"))
+    };
     if has_standby {
         standby::create().map_err(refused)?;
     }
@@ -91,7 +93,11 @@ pub fn main() -> Result<(), Failure> {
     // middle of a turn.
     let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
     // The other servers have no control messages.
-    let way = if given.assignment.role.number == 0 { Way::prepare(&plan.state_servers, Side::Server) } else { Way::Fabric };
+    let way = if given.assignment.role.number == 0 {
+        Way::prepare(&plan.state_servers, Side::Server)
+    } else {
+        Way::Fabric
+    };
     privileges::restrict_calls(&plan)?;
     drop(plan);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
@@ -100,14 +106,22 @@ pub fn main() -> Result<(), Failure> {
         return Ok(());
     }
     let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
-    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &way, &name, longest_sleep)).map_err(refused)? {
+    match standby::supervise(pair, watch, |turns| {
+        world.live(turns, lines.take(), &way, &name, longest_sleep)
+    })
+    .map_err(refused)?
+    {
         0 => Ok(()),
         code => Err(Failure::said(code as u8)),
     }
 }
 
 impl World {
-    fn new(given: &mut role::Given<Past>, plan: &Plan, has_standby: bool) -> Result<Box<World>, Failure> {
+    fn new(
+        given: &mut role::Given<Past>,
+        plan: &Plan,
+        has_standby: bool,
+    ) -> Result<Box<World>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
         // Within this time a flow's end has reached every copy, or a runtime with a copy
@@ -131,8 +145,15 @@ impl World {
         let pages = room_for_share(flows, plan.state_servers.count.into());
         let mut kinds = Vec::new();
         if number == 0 {
-            kinds.extend(plan.pools.iter().filter_map(|pool| Some((pool.size, pool.rest?))).map(indexes));
-            kinds.extend(plan.statistics.iter().filter(|statistic| statistic.is_served).map(NamedStatistic::kind));
+            kinds.extend(
+                plan.pools.iter().filter_map(|pool| Some((pool.size, pool.rest?))).map(indexes),
+            );
+            kinds.extend(
+                plan.statistics
+                    .iter()
+                    .filter(|statistic| statistic.is_served)
+                    .map(NamedStatistic::kind),
+            );
         }
         let server = StateServer::new(StateServerConfig {
             me: Peer { node: state_server_node(number), incarnation: assignment.incarnation },
@@ -169,12 +190,21 @@ impl World {
 
     /// Runs turns until it is killed, or a frame has ended two workers: this incarnation
     /// then ends, and the next one is told everything.
-    fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, way: &Way, name: &str, longest_sleep: u64) -> i32 {
+    fn live(
+        &mut self,
+        mut turns: Turns,
+        mut lines: Option<role::Lines>,
+        way: &Way,
+        name: &str,
+        longest_sleep: u64,
+    ) -> i32 {
         if turns.takes_over() {
             self.guest.take_over();
         }
         if turns.is_poisoned() {
-            devices::say(&format!("two workers of {name} have ended with the same frame in hand: it begins anew"));
+            devices::say(&format!(
+                "two workers of {name} have ended with the same frame in hand: it begins anew"
+            ));
             return i32::from(exit::UNAVAILABLE);
         }
         let mut new_keys = None;
@@ -182,7 +212,8 @@ impl World {
         let clock = Clock::new();
         loop {
             let burst = turns.begin(BURST);
-            let is_idle = standby::enter(|| self.turn(burst, new_keys.as_ref(), &mut words, clock.now()));
+            let is_idle =
+                standby::enter(|| self.turn(burst, new_keys.as_ref(), &mut words, clock.now()));
             turns.commit();
             self.guest.publish();
             words.publish();
@@ -200,7 +231,13 @@ impl World {
     }
 
     /// Runs a turn. True if there was no input.
-    fn turn(&mut self, burst: usize, new_keys: Option<&NewKeys>, words: &mut Opened, now: u64) -> bool {
+    fn turn(
+        &mut self,
+        burst: usize,
+        new_keys: Option<&NewKeys>,
+        words: &mut Opened,
+        now: u64,
+    ) -> bool {
         let World { server, guest, rx, tx } = self;
         guest.beat();
         if let Some(ring) = new_keys.and_then(NewKeys::take) {
@@ -278,7 +315,10 @@ impl Manager {
     /// Starts state servers that are due, and ends those that hang.
     pub(super) fn look_after_state_servers(&mut self, now: u64) {
         for number in 0..self.server_guard.servers.len() as u16 {
-            let present = self.workers.iter_mut().find(|worker| worker.peer.node == state_server_node(number));
+            let present = self
+                .workers
+                .iter_mut()
+                .find(|worker| worker.peer.node == state_server_node(number));
             if self.server_guard.servers[usize::from(number)].lives.look_after(present, now)
                 && let Err(error) = self.start_state_server(number, now)
             {
@@ -294,7 +334,8 @@ impl Manager {
         server.count += 1;
         // A manager with more of them has pauses of seconds in between.
         let incarnation = manager << 16 | server.count & 0xffff;
-        let past = Past { number, is_first: manager == 1 && server.count == 1, seed: self.flow_seed };
+        let past =
+            Past { number, is_first: manager == 1 && server.count == 1, seed: self.flow_seed };
         let peer = Peer { node: state_server_node(number), incarnation };
         self.start_role("state-server", peer, past, now)?;
         self.host.hub.handle_state_server(peer);
@@ -327,7 +368,8 @@ mod tests {
             guard.ended(1, "exited with code 1", true, 5);
         }
         guard.ended(7, "of an earlier configuration", true, 5);
-        let due: Vec<bool> = guard.servers.iter_mut().map(|server| server.lives.look_after(None, 5)).collect();
+        let due: Vec<bool> =
+            guard.servers.iter_mut().map(|server| server.lives.look_after(None, 5)).collect();
         assert_eq!(due, [true, false]);
     }
 }

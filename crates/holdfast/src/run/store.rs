@@ -98,7 +98,8 @@ impl Store {
         let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
         let file = options.open(path).map_err(failed)?;
-        file.try_lock().map_err(|error| StoreError(format!("another coordinator has it: {error}")))?;
+        file.try_lock()
+            .map_err(|error| StoreError(format!("another coordinator has it: {error}")))?;
         let database = Database::builder().create_with_backend(Backend { file, is_kept })?;
         Ok(Store { database })
     }
@@ -179,7 +180,10 @@ mod tests {
         for number in 2..50 {
             store.keep(vec![record(number, false)]).unwrap();
             std::fs::copy(&path, &copy).unwrap();
-            assert_eq!(Store::open(&copy, false).unwrap().records().unwrap().len(), number as usize);
+            assert_eq!(
+                Store::open(&copy, false).unwrap().records().unwrap().len(),
+                number as usize
+            );
             std::fs::remove_file(&copy).unwrap();
         }
     }

@@ -158,10 +158,12 @@ impl Worker {
     /// The standby's state, if it has or had one.
     pub(super) fn local_standby(&self) -> Option<LocalStandby> {
         let pair = self.port.pair();
-        let (pid, worker) = (pair.standby.load(Ordering::Acquire), pair.worker.load(Ordering::Relaxed));
+        let (pid, worker) =
+            (pair.standby.load(Ordering::Acquire), pair.worker.load(Ordering::Relaxed));
         // A standby that becomes the worker is in both words for a moment.
         let pid = if pid == worker { 0 } else { pid };
-        (worker != 0).then(|| LocalStandby { pid, takeovers: pair.takeovers.load(Ordering::Relaxed).into() })
+        (worker != 0)
+            .then(|| LocalStandby { pid, takeovers: pair.takeovers.load(Ordering::Relaxed).into() })
     }
 
     pub(super) fn kill(&self) {
@@ -178,9 +180,16 @@ impl Manager {
         if which.is_empty() {
             return Protected::No;
         }
-        let mut runtimes = self.workers.iter().filter(|worker| which.contains(&worker.peer.node) && worker.fenced_at.is_none());
+        let mut runtimes = self
+            .workers
+            .iter()
+            .filter(|worker| which.contains(&worker.peer.node) && worker.fenced_at.is_none());
         let is_ready = runtimes.all(Worker::is_kept);
-        if is_ready && self.host.hub.has_coordinator() { Protected::Yes } else { Protected::ReSynchronising }
+        if is_ready && self.host.hub.has_coordinator() {
+            Protected::Yes
+        } else {
+            Protected::ReSynchronising
+        }
     }
 
     /// Adopts an earlier manager's processes, which live on, with everything in their
@@ -193,8 +202,11 @@ impl Manager {
         succeeds: bool,
         now: u64,
     ) -> std::io::Result<()> {
-        let mut next =
-            || fds.next().ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "descriptors are missing"));
+        let mut next = || {
+            fds.next().ok_or_else(|| {
+                std::io::Error::new(std::io::ErrorKind::InvalidData, "descriptors are missing")
+            })
+        };
         for stored in processes {
             let (rings, wake_host, wake_guest, pidfd) = (next()?, next()?, next()?, next()?);
             let stdin = if stored.keeps_stdin { Some(next()?) } else { None };
@@ -211,7 +223,10 @@ impl Manager {
                 // The process's holdings are unknown: it ends before its buffers are
                 // freed.
                 Err(error) => {
-                    devices::say(&format!("process {} cannot be taken over and is ended: {error}", stored.pid));
+                    devices::say(&format!(
+                        "process {} cannot be taken over and is ended: {error}",
+                        stored.pid
+                    ));
                     process.finish();
                     self.link.send(&ToGuard::Buried { id: stored.id, last: None }, &[])?;
                 }
@@ -223,7 +238,9 @@ impl Manager {
         // they are buried.
         let found: Vec<Peer> = self.workers.iter().map(|worker| worker.peer).collect();
         // A candidate is no coordinator yet.
-        if let Some(coordinator) = found.iter().find(|peer| peer.node == COORDINATOR && peer.incarnation > 0) {
+        if let Some(coordinator) =
+            found.iter().find(|peer| peer.node == COORDINATOR && peer.incarnation > 0)
+        {
             self.host.hub.handle_coordinator(*coordinator);
         }
         for server in found.iter().filter(|peer| state_server_number(peer.node).is_some()) {
@@ -234,7 +251,8 @@ impl Manager {
             self.host.hub.manager.hear_last_word(worker.peer, worker.last_word());
         }
         if succeeds {
-            let peer = |buried: &Buried| Peer { node: buried.node, incarnation: buried.incarnation };
+            let peer =
+                |buried: &Buried| Peer { node: buried.node, incarnation: buried.incarnation };
             let ended: Vec<_> = buried.iter().map(|buried| (peer(buried), buried.last)).collect();
             self.host.hub.succeed(&runtimes, &ended);
         }
@@ -251,7 +269,10 @@ impl Manager {
             // A runtime without a cause is silent, and the coordinator has reported that
             // itself.
             if let Some(cause) = &worker.cause {
-                self.host.hub.manager.note_end(peer, Notice::new(cause, now.saturating_sub(worker.alive_at)));
+                self.host
+                    .hub
+                    .manager
+                    .note_end(peer, Notice::new(cause, now.saturating_sub(worker.alive_at)));
             }
             // A packet that it was processing may be the cause.
             if let Some((switch, stamp)) = worker.port.take_hands() {
@@ -266,12 +287,22 @@ impl Manager {
             let chain = self.plan.chain_name(aside.meta.chain);
             let what = format!("of {} in chain {chain}, stamp {}", aside.key, aside.meta.stamp);
             let comment = format!("two runtimes ended while they had this packet in hand: {what}");
-            devices::say(&match capture::append(&self.quarantine, MOST_QUARANTINED, &aside.bytes, &comment) {
+            devices::say(&match capture::append(
+                &self.quarantine,
+                MOST_QUARANTINED,
+                &aside.bytes,
+                &comment,
+            ) {
                 Ok(()) => {
-                    format!("a packet is set aside in {}: two runtimes ended with it in hand; {what}", self.quarantine.display())
+                    format!(
+                        "a packet is set aside in {}: two runtimes ended with it in hand; {what}",
+                        self.quarantine.display()
+                    )
                 }
                 Err(error) => {
-                    format!("a packet is set aside: two runtimes ended with it in hand; {what}; it cannot be kept: {error}")
+                    format!(
+                        "a packet is set aside: two runtimes ended with it in hand; {what}; it cannot be kept: {error}"
+                    )
                 }
             });
         }
@@ -279,7 +310,12 @@ impl Manager {
 
     /// Ends a runtime that has nothing left to do. Its death is noticed as any other.
     pub(super) fn stop(&mut self, peer: Peer) {
-        if let Some(process) = self.workers.iter().find(|worker| worker.peer == peer).and_then(|worker| worker.process.as_ref()) {
+        if let Some(process) = self
+            .workers
+            .iter()
+            .find(|worker| worker.peer == peer)
+            .and_then(|worker| worker.process.as_ref())
+        {
             process.terminate();
         }
     }
@@ -307,13 +343,23 @@ impl Manager {
     }
 
     fn start_runtime(&mut self, peer: Peer, now: u64) -> std::io::Result<()> {
-        let role = RuntimePlace { node: peer.node, seed: self.flow_seed, quarantine: self.quarantine.clone() };
+        let role = RuntimePlace {
+            node: peer.node,
+            seed: self.flow_seed,
+            quarantine: self.quarantine.clone(),
+        };
         self.start_role("runtime", peer, role, now)
     }
 
     /// Has the guard start this program in another role, with a virtual port and an
     /// assignment.
-    pub(super) fn start_role(&mut self, name: &str, peer: Peer, role: impl Serialize, now: u64) -> std::io::Result<()> {
+    pub(super) fn start_role(
+        &mut self,
+        name: &str,
+        peer: Peer,
+        role: impl Serialize,
+        now: u64,
+    ) -> std::io::Result<()> {
         let assignment = Assignment {
             incarnation: peer.incarnation,
             cluster: self.fabric_config.cluster,
@@ -358,8 +404,12 @@ impl Manager {
     /// Handles the guard's reports.
     fn hear_guard(&mut self, now: u64) {
         while let Some((message, fds)) = self.link.receive() {
-            let (FromGuard::Started { id, .. } | FromGuard::Refused { id, .. } | FromGuard::Ended { id, .. }) = &message;
-            let Some(at) = self.workers.iter().position(|worker| worker.id == *id) else { continue };
+            let (FromGuard::Started { id, .. }
+            | FromGuard::Refused { id, .. }
+            | FromGuard::Ended { id, .. }) = &message;
+            let Some(at) = self.workers.iter().position(|worker| worker.id == *id) else {
+                continue;
+            };
             let mut fds = fds.into_iter();
             match message {
                 FromGuard::Started { pid, .. } => {
@@ -401,8 +451,12 @@ impl Manager {
                 }
             }
             let patience = self.plan.detection.hang_ms * MILLISECOND;
-            let runtimes = self.workers.iter_mut().filter(|worker| is_runtime(worker.peer.node) && worker.cause.is_none());
-            let alive = runtimes.filter_map(|worker| worker.is_alive(patience, now).then_some(worker.peer));
+            let runtimes = self
+                .workers
+                .iter_mut()
+                .filter(|worker| is_runtime(worker.peer.node) && worker.cause.is_none());
+            let alive =
+                runtimes.filter_map(|worker| worker.is_alive(patience, now).then_some(worker.peer));
             self.host.hub.manager.set_alive(alive);
         }
         self.keep_set_aside();
@@ -415,14 +469,18 @@ impl Manager {
             {
                 // If the guard cannot be told, nothing has changed, and it is tried
                 // again.
-                if self.link.send(&ToGuard::Passed { id: worker.id, pid }, &[pidfd.as_fd()]).is_ok() {
+                if self.link.send(&ToGuard::Passed { id: worker.id, pid }, &[pidfd.as_fd()]).is_ok()
+                {
                     process.pass_to(pid, pidfd);
                     (worker.cause, worker.is_dead, worker.is_ending_since) = (None, false, None);
                 }
                 at += 1;
                 continue;
             }
-            if worker.cause.is_some() && worker.has_ended_whole(now) && self.host.hub.may_hear(worker.peer) {
+            if worker.cause.is_some()
+                && worker.has_ended_whole(now)
+                && self.host.hub.may_hear(worker.peer)
+            {
                 self.bury(at, now);
                 continue;
             }
@@ -435,7 +493,8 @@ impl Manager {
 
     /// The end of the runtimes, if none of them can begin to serve.
     pub(super) fn hopeless_start(&self) -> Option<&str> {
-        (!self.has_served && self.failed_starts >= MAX_FAILED_STARTS).then_some(self.last_cause.as_str())
+        (!self.has_served && self.failed_starts >= MAX_FAILED_STARTS)
+            .then_some(self.last_cause.as_str())
     }
 
     /// Buries an ended process: its sent frames are processed, its role is given up, its
@@ -457,7 +516,13 @@ impl Manager {
                 break;
             }
             self.hear_election(at, now);
-            self.host.handle_runtime(self.workers[at].peer, &mut self.rx, now, &mut self.out, &mut self.arena);
+            self.host.handle_runtime(
+                self.workers[at].peer,
+                &mut self.rx,
+                now,
+                &mut self.out,
+                &mut self.arena,
+            );
             self.carry_out(now);
         }
         // A candidate's last report may have been that it leads.
@@ -465,10 +530,19 @@ impl Manager {
         if is_coordinator {
             // The unread frames are messages, which its next incarnation asks for again.
             self.host.hub.handle_coordinator_ended(peer);
-            self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), self.is_ready, now);
+            self.guard.ended(
+                self.workers[at].cause.as_deref().unwrap_or_default(),
+                self.is_ready,
+                now,
+            );
         } else if let Some(number) = state_server_number(peer.node) {
             self.host.hub.handle_state_server_ended(peer);
-            self.server_guard.ended(number, self.workers[at].cause.as_deref().unwrap_or_default(), self.is_ready, now);
+            self.server_guard.ended(
+                number,
+                self.workers[at].cause.as_deref().unwrap_or_default(),
+                self.is_ready,
+                now,
+            );
         } else {
             for _ in 0..self.workers[at].port.unread() {
                 self.drops.count(DropReason::LostInFailure);
@@ -479,7 +553,9 @@ impl Manager {
         self.host.turn(now, &mut self.out, &mut self.arena);
         self.carry_out(now);
         self.host.hub.handle_buried(peer);
-        let worker = self.workers.swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
+        let worker = self
+            .workers
+            .swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
         let last = worker.last_word().heard();
         worker.port.reclaim(&mut self.arena);
         // The guard is told after the buffers are freed: a manager that begins earlier
@@ -491,8 +567,11 @@ impl Manager {
     pub(super) fn finish(mut self) {
         self.host.hub.abandon(&mut self.arena);
         if self.guard.election.is_some()
-            && let Some(process) =
-                self.workers.iter().find(|worker| worker.peer.node == COORDINATOR).and_then(|worker| worker.process.as_ref())
+            && let Some(process) = self
+                .workers
+                .iter()
+                .find(|worker| worker.peer.node == COORDINATOR)
+                .and_then(|worker| worker.process.as_ref())
         {
             // A successor then need not wait for the end of the lease.
             process.terminate();

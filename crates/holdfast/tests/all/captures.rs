@@ -1,4 +1,5 @@
-//! A whole box, without a privilege or a device: a capture goes through firewall and NAT, and comes out as another capture.
+//! A whole box, without a privilege or a device: a capture goes through firewall and NAT,
+//! and comes out as another capture.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
@@ -28,12 +29,18 @@ fn write_capture(path: &Path) {
     let mut writer = PcapWriter::new(File::create(path).unwrap()).unwrap();
     let mut add = |protocol: &str, port: u16| {
         let mut frame = Vec::new();
-        let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8]).ipv4([10, 0, 0, 2], [203, 0, 113, 9], 64);
+        let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8]).ipv4(
+            [10, 0, 0, 2],
+            [203, 0, 113, 9],
+            64,
+        );
         match protocol {
             "udp" => builder.udp(port, 53).write(&mut frame, b"a question").unwrap(),
             _ => builder.tcp(port, 25, 1, 1024).syn().write(&mut frame, b"").unwrap(),
         }
-        writer.write_packet(&PcapPacket::new(Duration::from_secs(1), frame.len() as u32, &frame)).unwrap();
+        writer
+            .write_packet(&PcapPacket::new(Duration::from_secs(1), frame.len() as u32, &frame))
+            .unwrap();
     };
     for port in 0..FLOWS {
         add("udp", 4000 + port);
@@ -47,20 +54,31 @@ fn translated(path: &Path) -> Vec<u16> {
     let mut ports = Vec::new();
     while let Some(Ok(packet)) = reader.next_packet() {
         let packet = SlicedPacket::from_ethernet(&packet.data).expect("what leaves is well formed");
-        let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) = (packet.net, packet.transport) else { continue };
+        let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) =
+            (packet.net, packet.transport)
+        else {
+            continue;
+        };
         let header = ip.header();
-        assert_eq!((header.source(), header.destination(), header.ttl()), ([198, 51, 100, 4], [203, 0, 113, 9], 63));
+        assert_eq!(
+            (header.source(), header.destination(), header.ttl()),
+            ([198, 51, 100, 4], [203, 0, 113, 9], 63)
+        );
         assert_eq!(header.header_checksum(), header.to_header().calc_header_checksum());
         assert_eq!((udp.destination_port(), udp.payload()), (53, &b"a question"[..]));
-        let sum = udp.to_header().calc_checksum_ipv4_raw(header.source(), header.destination(), udp.payload()).unwrap();
+        let sum = udp
+            .to_header()
+            .calc_checksum_ipv4_raw(header.source(), header.destination(), udp.payload())
+            .unwrap();
         assert_eq!(udp.checksum(), sum);
         ports.push(udp.source_port());
     }
     ports
 }
 
-/// Every datagram of the capture leaves once, translated, each flow with a port of its own; what the firewall denies does not. Nothing is lost while
-/// the box starts: it reads its ports when it is ready.
+/// Every datagram of the capture leaves once, translated, each flow with a port of its
+/// own; what the firewall denies does not. Nothing is lost while the box starts: it reads
+/// its ports when it is ready.
 #[test]
 fn a_capture_goes_through_the_box() {
     let folder = tempfile::tempdir().unwrap();
@@ -77,14 +95,24 @@ fn a_capture_goes_through_the_box() {
     std::fs::write(path("box.yaml"), configuration).unwrap();
     let binary = env!("CARGO_BIN_EXE_holdfast");
     let mut command = Command::new(binary);
-    command.arg("run").arg(path("box.yaml")).arg("--control").arg(path("box.sock")).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+        .arg("run")
+        .arg(path("box.yaml"))
+        .arg("--control")
+        .arg(path("box.sock"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     let mut running = Running(command.spawn().unwrap());
     let mut said = String::new();
     BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert!(said.starts_with("ready"), "{said}");
 
     let status = || -> Value {
-        let output = Command::new(binary).args(["status", "--json", "--control"]).arg(path("box.sock")).output().unwrap();
+        let output = Command::new(binary)
+            .args(["status", "--json", "--control"])
+            .arg(path("box.sock"))
+            .output()
+            .unwrap();
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let started = Instant::now();
@@ -106,5 +134,9 @@ fn a_capture_goes_through_the_box() {
     assert!(running.0.wait().unwrap().success());
     let ports = translated(&path("out.pcap"));
     assert_eq!(ports.len(), usize::from(FLOWS), "each once");
-    assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), ports.len(), "each flow has a port of its own");
+    assert_eq!(
+        ports.iter().collect::<BTreeSet<_>>().len(),
+        ports.len(),
+        "each flow has a port of its own"
+    );
 }

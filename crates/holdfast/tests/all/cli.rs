@@ -41,7 +41,8 @@ impl File {
     fn new(text: &[u8]) -> File {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("hf-cli-{}-{number}.yaml", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("hf-cli-{}-{number}.yaml", std::process::id()));
         std::fs::write(&path, text).expect("a file can be written");
         File(path)
     }
@@ -65,8 +66,14 @@ fn json(text: &str) -> Value {
 
 #[test]
 fn wrong_usage_is_2_and_help_is_0() {
-    for arguments in [&["dance"][..], &["status", "--dance"], &["run"], &["trace", "--count", "x"], &["check", "--no-host"], &[]]
-    {
+    for arguments in [
+        &["dance"][..],
+        &["status", "--dance"],
+        &["run"],
+        &["trace", "--count", "x"],
+        &["check", "--no-host"],
+        &[],
+    ] {
         let (code, out, err) = run(arguments);
         assert_eq!((code, out.as_str()), (Some(2), ""), "{arguments:?}");
         assert!(!err.is_empty(), "{arguments:?}");
@@ -91,10 +98,15 @@ fn a_right_file_is_0_and_a_wrong_one_78_with_its_line() {
     );
 
     let file = File::new(RIGHT.replace("forward", "foward").as_bytes());
-    for command in [&["check", file.path()][..], &["check", "--no-host", file.path()], &["run", file.path()]] {
+    for command in
+        [&["check", file.path()][..], &["check", "--no-host", file.path()], &["run", file.path()]]
+    {
         let (code, _, err) = run(command);
         assert_eq!(code, Some(78), "{command:?}: {err}");
-        assert!(err.contains(&format!("{}:4:28: there is no function `foward`", file.path())), "{err}");
+        assert!(
+            err.contains(&format!("{}:4:28: there is no function `foward`", file.path())),
+            "{err}"
+        );
         assert!(err.contains("did you mean `forward`?") && err.ends_with("^^^^^^\n"), "{err}");
     }
     let (code, out, _) = run(&["check", "--no-host", "--json", file.path()]);
@@ -110,9 +122,16 @@ fn files_that_cannot_be_read_are_78_and_named() {
     let (code, _, err) = run(&["check", "--no-host", "/no/such/file"]);
     assert!(code == Some(78) && err.contains("/no/such/file"), "{code:?} {err}");
     let (code, _, err) = run(&["check", "--no-host", "/dev/zero"]);
-    assert!(code == Some(78) && err.contains("/dev/zero: this is a device; a regular file is needed"), "{code:?} {err}");
+    assert!(
+        code == Some(78) && err.contains("/dev/zero: this is a device; a regular file is needed"),
+        "{code:?} {err}"
+    );
     let file = File::new(b"");
-    std::fs::File::options().write(true).open(file.path()).and_then(|file| file.set_len(1 << 30)).expect("it can grow");
+    std::fs::File::options()
+        .write(true)
+        .open(file.path())
+        .and_then(|file| file.set_len(1 << 30))
+        .expect("it can grow");
     let (code, _, err) = run(&["check", "--no-host", file.path()]);
     assert!(code == Some(78) && err.contains("longer than"), "{code:?} {err}");
     let file = File::new(b"cluster: a\nports: \xff\n");
@@ -122,7 +141,11 @@ fn files_that_cannot_be_read_are_78_and_named() {
 
 #[test]
 fn a_file_may_come_by_standard_input() {
-    let mut child = holdfast(&["check", "--no-host", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = holdfast(&["check", "--no-host", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(RIGHT.as_bytes()).unwrap();
     let (code, out, _) = said(child.wait_with_output().unwrap());
     assert_eq!(
@@ -142,10 +165,14 @@ fn a_missing_device_is_69_or_a_missing_privilege_77_with_remedies() {
     assert!(matches!(code, Some(69 | 77)), "{code:?} {err}");
     assert!(err.contains("port x (no-such-dev): device"), "{err}");
     let checks = answer["checks"].as_array().expect("a list of checks");
-    let device = checks.iter().find(|check| check["name"] == "port x (no-such-dev): device").expect("the device is checked");
+    let device = checks
+        .iter()
+        .find(|check| check["name"] == "port x (no-such-dev): device")
+        .expect("the device is checked");
     assert_eq!((&device["outcome"], device["remedy"].is_string()), (&"fail".into(), true));
-    let is_refused =
-        checks.iter().any(|check| check["outcome"] == "fail" && check["name"].as_str().is_some_and(|n| n.starts_with("CAP_")));
+    let is_refused = checks.iter().any(|check| {
+        check["outcome"] == "fail" && check["name"].as_str().is_some_and(|n| n.starts_with("CAP_"))
+    });
     assert_eq!(code, Some(if is_refused { 77 } else { 69 }));
     let (_, out, _) = run(&["check", file.path()]);
     assert!(out.contains("FAIL") && out.contains("`ip link`"), "{out}");
@@ -155,7 +182,13 @@ fn a_missing_device_is_69_or_a_missing_privilege_77_with_remedies() {
 fn asking_where_no_box_is_is_69() {
     let nowhere = std::env::temp_dir().join("hf-cli-no-such.sock");
     let file = File::new(RIGHT.as_bytes());
-    for command in [&["status"][..], &["flows"], &["trace"], &["apply", file.path()], &["apply", "--dry-run", file.path()]] {
+    for command in [
+        &["status"][..],
+        &["flows"],
+        &["trace"],
+        &["apply", file.path()],
+        &["apply", "--dry-run", file.path()],
+    ] {
         let (code, out, err) = run(&[command, &["--control", nowhere.to_str().unwrap()]].concat());
         assert_eq!((code, out.as_str()), (Some(69), ""), "{err}");
         assert!(err.contains("hf-cli-no-such.sock"), "{err}");
@@ -167,12 +200,16 @@ fn asking_where_no_box_is_is_69() {
 fn apply_reads_the_file_before_it_asks_a_box() {
     let nowhere = std::env::temp_dir().join("hf-cli-no-such.sock");
     let file = File::new(RIGHT.replace("chain: c", "chain: d").as_bytes());
-    let (code, out, err) = run(&["apply", file.path(), "--json", "--control", nowhere.to_str().unwrap()]);
+    let (code, out, err) =
+        run(&["apply", file.path(), "--json", "--control", nowhere.to_str().unwrap()]);
     assert_eq!((code, out.as_str()), (Some(78), ""), "{err}");
     assert!(err.contains(&format!("{}:5:18: there is no chain `d`", file.path())), "{err}");
     assert_eq!(run(&["apply"]).0, Some(2));
     let (code, out, _) = run(&["apply", "--help"]);
-    assert!(code == Some(0) && out.contains("existing flows keep theirs") && out.contains("--dry-run"), "{out}");
+    assert!(
+        code == Some(0) && out.contains("existing flows keep theirs") && out.contains("--dry-run"),
+        "{out}"
+    );
 }
 
 #[test]
@@ -198,22 +235,36 @@ fn the_reference_is_made_from_the_same_source() {
     assert!(code == Some(0) && out.contains("flows") && out.contains("--control"));
     let (code, out, _) = run(&["man"]);
     assert!(code == Some(0) && out.contains(".TH holdfast") && out.contains("Exit codes"));
-    assert!(!out.contains("runtime(1)") && !out.contains("holdfast\\-runtime"), "what is hidden stays hidden");
+    assert!(
+        !out.contains("runtime(1)") && !out.contains("holdfast\\-runtime"),
+        "what is hidden stays hidden"
+    );
     let (code, out, _) = run(&["nf", "--json"]);
-    assert!(code == Some(0) && json(&out)["functions"].as_array().is_some_and(|list| list.contains(&"nat".into())));
+    assert!(
+        code == Some(0)
+            && json(&out)["functions"].as_array().is_some_and(|list| list.contains(&"nat".into()))
+    );
     let (code, out, _) = run(&["nf", "nat"]);
     assert!(code == Some(0) && out.contains("\"pool\""));
     assert_eq!(run(&["nf", "nta"]).0, Some(1));
 }
 
-/// A command of the laboratory runs the program beside this one, with its arguments as they are, and ends as that does.
+/// A command of the laboratory runs the program beside this one, with its arguments as
+/// they are, and ends as that does.
 #[test]
 fn the_laboratory_is_the_program_beside_this_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let own = directory.path().join("holdfast");
     std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &own).expect("a copy");
-    let here =
-        |arguments: &[&str]| said(Command::new(&own).args(arguments).env("PATH", directory.path()).output().expect("it starts"));
+    let here = |arguments: &[&str]| {
+        said(
+            Command::new(&own)
+                .args(arguments)
+                .env("PATH", directory.path())
+                .output()
+                .expect("it starts"),
+        )
+    };
     let (code, out, err) = here(&["bench", "datapath", "--flows", "7"]);
     assert_eq!((code, out.as_str()), (Some(69), ""));
     assert!(err.contains("holdfast-lab") && err.contains("cargo build"), "{err}");
@@ -235,16 +286,20 @@ fn nothing_is_coloured_in_a_pipe() {
     assert!(!out.contains('\x1b') && !err.contains('\x1b'));
 }
 
-/// `drain` is interrupted while the box moves flows: it says how far that is, and that the box
-/// goes on. The box is told nothing more.
+/// `drain` is interrupted while the box moves flows: it says how far that is, and that
+/// the box goes on. The box is told nothing more.
 #[test]
 fn an_interrupted_drain_says_what_it_leaves() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("box.sock");
     let (requests, asked) = channel();
-    let _server = listen_and_stop(&socket, requests, Arc::new(|| {}), Arc::new(|| {})).expect("a box that listens");
+    let _server = listen_and_stop(&socket, requests, Arc::new(|| {}), Arc::new(|| {}))
+        .expect("a box that listens");
     let path = socket.to_str().expect("a plain path");
-    let draining = holdfast(&["--control", path, "drain", "16"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let draining = holdfast(&["--control", path, "drain", "16"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
     let mut draining = draining.expect("the program starts");
     match asked.recv_timeout(LIMIT) {
         Ok(Request::Order(Order::Drain { node: 16, force: false }, answer)) => answer.give(0),
@@ -255,7 +310,13 @@ fn an_interrupted_drain_says_what_it_leaves() {
         for (moved, asked) in (1..).zip(asked) {
             match asked {
                 Request::Progress(Work::Draining(16), answer) => {
-                    answer.give(Progress { runtime: 16, moved, had: Some(60_000), took_us: 1, ..Progress::default() });
+                    answer.give(Progress {
+                        runtime: 16,
+                        moved,
+                        had: Some(60_000),
+                        took_us: 1,
+                        ..Progress::default()
+                    });
                 }
                 other => panic!("{other:?}"),
             }
@@ -264,7 +325,10 @@ fn an_interrupted_drain_says_what_it_leaves() {
     let mut errors = BufReader::new(draining.stderr.take().expect("it is a pipe"));
     let mut line = String::new();
     errors.read_line(&mut line).expect("it says how far it is");
-    assert!(line.starts_with("runtime 16: ") && line.ends_with(" of 60000 flows moved\n"), "{line}");
+    assert!(
+        line.starts_with("runtime 16: ") && line.ends_with(" of 60000 flows moved\n"),
+        "{line}"
+    );
     let pid = Pid::from_raw(draining.id() as i32).expect("a process");
     rustix::process::kill_process(pid, Signal::INT).expect("it is there");
     let mut err = String::new();
@@ -273,6 +337,10 @@ fn an_interrupted_drain_says_what_it_leaves() {
     assert_eq!((code, out.as_str()), (Some(130), ""));
     // Lines ahead of the last one say how far it was.
     let last = err.lines().last().unwrap_or_default();
-    assert!(last.starts_with("runtime 16: ") && last.contains(" of 60000 flows moved; the box goes on draining 16"), "{err}");
+    assert!(
+        last.starts_with("runtime 16: ")
+            && last.contains(" of 60000 flows moved; the box goes on draining 16"),
+        "{err}"
+    );
     assert!(last.contains("`holdfast restore 16`"), "{err}");
 }

@@ -1,4 +1,5 @@
-//! Virtual clusters and service-chain rules in the configuration, and what of a configuration can be changed while a box runs.
+//! Virtual clusters and service-chain rules in the configuration, and what of a
+//! configuration can be changed while a box runs.
 
 use holdfast::config::{self, Mistake};
 
@@ -37,15 +38,22 @@ fn read(text: &str) -> config::Plan {
 }
 
 fn said(changes: &[(&str, &str)]) -> String {
-    config::read("edge.yaml", &edited(changes)).err().map(|mistake| mistake.to_string()).unwrap_or_default()
+    config::read("edge.yaml", &edited(changes))
+        .err()
+        .map(|mistake| mistake.to_string())
+        .unwrap_or_default()
 }
 
-/// Two chains, one of them with a cluster of its own: the runtimes, the chains and the rules of each are where they belong.
+/// Two chains, one of them with a cluster of its own: the runtimes, the chains and the
+/// rules of each are where they belong.
 #[test]
 fn a_chain_may_have_a_cluster_of_its_own() {
     let plan = read(EXAMPLE);
-    let clusters: Vec<(&str, u16, &[u16])> =
-        plan.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster.runtimes, cluster.chains.as_slice())).collect();
+    let clusters: Vec<(&str, u16, &[u16])> = plan
+        .clusters
+        .iter()
+        .map(|cluster| (cluster.name.as_str(), cluster.runtimes, cluster.chains.as_slice()))
+        .collect();
     assert_eq!(clusters, [("default", 2, &[1][..]), ("tenants-a", 3, &[0][..])]);
     assert_eq!(plan.runtimes(), 5);
     let rules: Vec<(u16, u16)> = plan.rules.iter().map(|rule| (rule.chain, rule.cluster)).collect();
@@ -75,14 +83,23 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
             &[("tenants-a", "default"), ("tenants-a", "default")],
             "edge.yaml:19:3: `default` is the cluster of all chains that ask for none",
         ),
-        (&[("tenants-a", "a b"), ("tenants-a", "a b")], "edge.yaml:19:3: a cluster's name is 1 to 48 letters"),
+        (
+            &[("tenants-a", "a b"), ("tenants-a", "a b")],
+            "edge.yaml:19:3: a cluster's name is 1 to 48 letters",
+        ),
         (
             &[("{ min: 3 }", "{ min: 1 }")],
             "edge.yaml:7:47: under this protection other runtimes take over the flows of one that fails, so at least 2 are needed in cluster `tenants-a`",
         ),
         // Spare places count: 4 of the default cluster, of which 2 run at first.
-        (&[("{ min: 3 }", "{ min: 63 }")], "edge.yaml:18:1: at most 64 runtimes are possible on one host, not 67"),
-        (&[("{ min: 3 }", "{ min: 0 }")], "edge.yaml:19:33: between 1 and 64 runtimes are possible, not 0"),
+        (
+            &[("{ min: 3 }", "{ min: 63 }")],
+            "edge.yaml:18:1: at most 64 runtimes are possible on one host, not 67",
+        ),
+        (
+            &[("{ min: 3 }", "{ min: 0 }")],
+            "edge.yaml:19:33: between 1 and 64 runtimes are possible, not 0",
+        ),
         (
             &[("    protection: nfvactor\n", "    protection: nfvactor\n    cluster: tenants-a\n")],
             "edge.yaml:18:1: every chain asks for a cluster of its own: nobody would use these runtimes",
@@ -95,7 +112,8 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
         let said = said(changes);
         assert!(said.starts_with(expected), "{changes:?}: {said}");
     }
-    // What goes the same way may overlap, and so may what is not equally specific or never meets.
+    // What goes the same way may overlap, and so may what is not equally specific or
+    // never meets.
     for change in [
         ("to: 192.0.2.0/24, chain: gold", "to: 192.0.2.0/24, proto: tcp, chain: web"),
         ("to: 192.0.2.0/24, chain: gold", "to: 192.0.2.0/23, proto: tcp, chain: gold"),
@@ -105,24 +123,34 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
         assert_eq!(said(&[change]), "", "{change:?}");
     }
     let many = |count: usize| {
-        let rules: String =
-            (0..count).map(|n| format!("  - {{ from: 10.{}.{}.0/25, chain: web }}\n", n / 256, n % 256)).collect();
-        edited(&[("rules:\n", &format!("rules:\n{rules}")), ("  - { from: 10.0.0.0/24, proto: tcp, chain: web }\n", "")])
+        let rules: String = (0..count)
+            .map(|n| format!("  - {{ from: 10.{}.{}.0/25, chain: web }}\n", n / 256, n % 256))
+            .collect();
+        edited(&[
+            ("rules:\n", &format!("rules:\n{rules}")),
+            ("  - { from: 10.0.0.0/24, proto: tcp, chain: web }\n", ""),
+        ])
     };
     let mistake = config::read("edge.yaml", &many(4095)).expect_err("too many");
-    assert!(mistake.message == "there are 4097 rules, and 4096 are possible" && mistake.line == 4110, "{mistake}");
+    assert!(
+        mistake.message == "there are 4097 rules, and 4096 are possible" && mistake.line == 4110,
+        "{mistake}"
+    );
     read(&many(4094));
     let ports = (1..=101).map(|port| (2 * port).to_string()).collect::<Vec<_>>().join(",");
     let mistake = said(&[("proto: tcp, chain", &format!("proto: tcp, ports: \"{ports}\", chain"))]);
     assert!(mistake.contains("at most 100 ports or ranges"), "{mistake}");
 }
 
-/// Mistakes that an operator makes with the section `scaling`: the message, and a caret below the value, or the key if that is wrong.
+/// Mistakes that an operator makes with the section `scaling`: the message, and a caret
+/// below the value, or the key if that is wrong.
 #[test]
 fn mistakes_in_scaling_are_shown_where_they_are() {
-    let less = "must be less than `busy_percent`: a steady load would start a runtime and stop it again";
+    let less =
+        "must be less than `busy_percent`: a steady load would start a runtime and stop it again";
     let keys = "`period_ms`, `drops`, `busy_percent`, `idle_percent`, `move_flows`, `calm_periods`";
-    let no_key = format!("there is no key `idle_percents` here: {keys}; did you mean `idle_percent`?");
+    let no_key =
+        format!("there is no key `idle_percents` here: {keys}; did you mean `idle_percent`?");
     for (setting, marked, message) in [
         ("period_ms: 9", "9", "between 10 ms and an hour are possible"),
         ("period_ms: 3600001", "3600001", "between 10 ms and an hour are possible"),
@@ -136,10 +164,15 @@ fn mistakes_in_scaling_are_shown_where_they_are() {
         ("idle_percents: 30", "idle_percents", no_key.as_str()),
     ] {
         let line = format!("scaling: {{ {setting} }}");
-        let at = if setting.starts_with(marked) { line.find(marked) } else { line.rfind(marked) }.expect("it is marked");
+        let at = if setting.starts_with(marked) { line.find(marked) } else { line.rfind(marked) }
+            .expect("it is marked");
         let caret = format!("{}{}", " ".repeat(at), "^".repeat(marked.len()));
         let expected = format!("edge.yaml:17:{}: {message}\n17 | {line}\n   | {caret}", at + 1);
-        assert_eq!(said(&[("runtimes: { min: 2", &format!("{line}\nruntimes: {{ min: 2"))]), expected, "{setting}");
+        assert_eq!(
+            said(&[("runtimes: { min: 2", &format!("{line}\nruntimes: {{ min: 2"))]),
+            expected,
+            "{setting}"
+        );
     }
     for right in [
         "period_ms: 10",
@@ -148,7 +181,14 @@ fn mistakes_in_scaling_are_shown_where_they_are() {
         "idle_percent: 89",
         "calm_periods: 100000, drops: 0",
     ] {
-        assert_eq!(said(&[("runtimes: { min: 2", &format!("scaling: {{ {right} }}\nruntimes: {{ min: 2"))]), "", "{right}");
+        assert_eq!(
+            said(&[(
+                "runtimes: { min: 2",
+                &format!("scaling: {{ {right} }}\nruntimes: {{ min: 2")
+            )]),
+            "",
+            "{right}"
+        );
     }
 }
 
@@ -157,7 +197,8 @@ fn differences(changes: &[(&str, &str)]) -> Vec<Mistake> {
     found.into_iter().map(|difference| difference.mistake).collect()
 }
 
-/// Every setting but the rules, changed one at a time: each is named, with its place, and nothing else is.
+/// Every setting but the rules, changed one at a time: each is named, with its place, and
+/// nothing else is.
 #[test]
 fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
     for (change, line, column, expected) in [
@@ -209,8 +250,18 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             3,
             "the running box has no `ports.third`",
         ),
-        (("10.0.0.9 }", "10.0.0.8 }"), 5, 11, "the running box has no `routes: 192.0.2.0/24 via 10.0.0.8`"),
-        (("10.0.0.9 }", "10.0.0.9, on: inside }"), 5, 11, "the running box has no `routes: 192.0.2.0/24 via 10.0.0.9 on inside`"),
+        (
+            ("10.0.0.9 }", "10.0.0.8 }"),
+            5,
+            11,
+            "the running box has no `routes: 192.0.2.0/24 via 10.0.0.8`",
+        ),
+        (
+            ("10.0.0.9 }", "10.0.0.9, on: inside }"),
+            5,
+            11,
+            "the running box has no `routes: 192.0.2.0/24 via 10.0.0.9 on inside`",
+        ),
         (
             ("- forward", "- forward\n      - monitor"),
             12,
@@ -223,16 +274,36 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             30,
             "`chains.web.functions[0].firewall.default` is `allow` in the running box and `deny` here: it is changed by a restart only, which ends all flows; afterwards other flows pass",
         ),
-        (("      - forward\n", ""), 9, 5, "`chains.web.functions` is `firewall, forward` in the running box and `firewall` here"),
+        (
+            ("      - forward\n", ""),
+            9,
+            5,
+            "`chains.web.functions` is `firewall, forward` in the running box and `firewall` here",
+        ),
         (
             ("    protection: nfvactor\n", "    protection: none\n"),
             12,
             17,
             "`chains.web.protection` is `flow: replica, shared: partitioned, release: replica, rebuild: replica` in the running box and `flow: memory, shared: ",
         ),
-        (("  web:\n", "  new: { functions: [forward] }\n  web:\n"), 8, 3, "the running box has no `chains.new`"),
-        (("{ min: 2, max: 4 }", "3"), 17, 11, "`runtimes` is `2 to 4` in the running box and `3` here"),
-        (("{ min: 3 }", "4"), 19, 26, "`clusters.tenants-a.runtimes` is `3` in the running box and `4` here"),
+        (
+            ("  web:\n", "  new: { functions: [forward] }\n  web:\n"),
+            8,
+            3,
+            "the running box has no `chains.new`",
+        ),
+        (
+            ("{ min: 2, max: 4 }", "3"),
+            17,
+            11,
+            "`runtimes` is `2 to 4` in the running box and `3` here",
+        ),
+        (
+            ("{ min: 3 }", "4"),
+            19,
+            26,
+            "`clusters.tenants-a.runtimes` is `3` in the running box and `4` here",
+        ),
         (
             ("runtimes: { min: 2", "limits: { flows: 9 }\nruntimes: { min: 2"),
             17,
@@ -303,7 +374,10 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
     }
     let several = differences(&[
         ("cluster: edge", "cluster: rim"),
-        ("functions: [ monitor ], protection: nfvactor, cluster: tenants-a", "functions: [ forward ]"),
+        (
+            "functions: [ monitor ], protection: nfvactor, cluster: tenants-a",
+            "functions: [ forward ]",
+        ),
         ("\nclusters:\n  tenants-a: { runtimes: { min: 3 } }", ""),
     ]);
     let lines: Vec<usize> = several.iter().map(|mistake| mistake.line).collect();
@@ -311,7 +385,8 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
     assert_eq!(lines, [1, 7, 7, 7, 1], "what is not in the file at all is shown at its beginning");
 }
 
-/// Where flows survive may be as before: where numbers come from, for how long they rest, and whether there are standbys, is the protection too.
+/// Where flows survive may be as before: where numbers come from, for how long they rest,
+/// and whether there are standbys, is the protection too.
 #[test]
 fn what_stands_beside_a_preset_is_changed_by_a_restart_only() {
     let with = |protection: &str| {
@@ -352,7 +427,10 @@ fn another_spelling_is_no_difference_and_neither_are_rules() {
     }
     let rules = |changes: &[(&str, &str)]| {
         let changes = config::rule_changes(&read(EXAMPLE).rules, &read(&edited(changes)).rules);
-        changes.iter().map(|change| (change.is_new, change.rule.selector.to_string(), change.rule.chain)).collect::<Vec<_>>()
+        changes
+            .iter()
+            .map(|change| (change.is_new, change.rule.selector.to_string(), change.rule.chain))
+            .collect::<Vec<_>>()
     };
     assert_eq!(rules(&[]), []);
     let other_order = [("  - { chain: web }\n", ""), ("rules:\n", "rules:\n  - { chain: web }\n")];

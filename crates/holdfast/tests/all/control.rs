@@ -1,11 +1,15 @@
-//! The control socket against clients that behave and clients that do not. The packet loop is a thread that answers from a script.
+//! The control socket against clients that behave and clients that do not. The packet
+//! loop is a thread that answers from a script.
 
 use holdfast::config;
-use holdfast::control::{self, MAX_CLIENTS, MAX_CONNECTIONS, Page, Request, Running, Server, Traced, Work};
+use holdfast::control::{
+    self, MAX_CLIENTS, MAX_CONNECTIONS, Page, Request, Running, Server, Traced, Work,
+};
 use holdfast_control::api::apply_reply::Result as Reply;
 use holdfast_control::api::control_client::ControlClient;
 use holdfast_control::api::{
-    Applied, Flow, ListFlowsRequest, MigrateRequest, PingReply, Progress, Rule, RuleChanges, TraceRequest, TraceStep,
+    Applied, Flow, ListFlowsRequest, MigrateRequest, PingReply, Progress, Rule, RuleChanges,
+    TraceRequest, TraceStep,
 };
 use holdfast_control::exit;
 use holdfast_control::status::{Protected, Status};
@@ -63,7 +67,8 @@ struct Box {
     traces: Receiver<u32>,
     /// The changes that the loop was asked for.
     changes: Receiver<Order>,
-    /// The rules that the loop was told to go by, in words, with the text that they are from.
+    /// The rules that the loop was told to go by, in words, with the text that they are
+    /// from.
     applied: Receiver<(Vec<String>, String)>,
     path: PathBuf,
     // Dropped last.
@@ -134,7 +139,11 @@ impl Box {
                 match asked {
                     Request::Ping(answer) => answer.give(PingReply::default()),
                     Request::Status(answer) => {
-                        answer.give(Status { protected: Protected::Yes.into(), version: 1, ..Status::default() });
+                        answer.give(Status {
+                            protected: Protected::Yes.into(),
+                            version: 1,
+                            ..Status::default()
+                        });
                     }
                     Request::Flows { limit, at, filter, answer } => {
                         // As from a table of which some is walked at a time.
@@ -142,20 +151,30 @@ impl Box {
                         let end = flows.min(first + limit.min(300));
                         let peer = Peer { node: 16, incarnation: 1 };
                         let next = (end < flows).then_some(Place { peer, lane: 0, slot: end });
-                        let found = (first..end).map(|number| flow(number as u16 + 1)).filter(|flow| is_meant(flow, &filter));
+                        let found = (first..end)
+                            .map(|number| flow(number as u16 + 1))
+                            .filter(|flow| is_meant(flow, &filter));
                         answer.give(Page { flows: found.collect(), next });
                     }
                     Request::Trace { count, answer, .. } => {
                         let _ = traced.send(count);
                         let packets = steps.min(count as usize) as u64;
                         // The last one is told of first.
-                        let step = |packet| TraceStep { packet, node: 1, place: "switch".to_owned(), text: "seen".to_owned() };
+                        let step = |packet| TraceStep {
+                            packet,
+                            node: 1,
+                            place: "switch".to_owned(),
+                            text: "seen".to_owned(),
+                        };
                         pending = (0..packets).rev().map(|packet| (0, step(packet))).collect();
                         answer.give(());
                     }
                     Request::Traces(answer) => {
                         let steps = std::mem::take(&mut pending);
-                        answer.give(Traced { whole: if steps.is_empty() { u64::MAX } else { 0 }, steps });
+                        answer.give(Traced {
+                            whole: if steps.is_empty() { u64::MAX } else { 0 },
+                            steps,
+                        });
                     }
                     Request::Order(order, answer) => {
                         let _ = changing.send(order);
@@ -171,22 +190,47 @@ impl Box {
                         answer.give(Running { file, text, plan, rules: version, record: 2000 });
                     }
                     Request::Apply { based_on, text, plan, rules, answer, .. } => {
-                        assert_eq!(plan.rules, config::read("old.yaml", &text).expect("it is right").rules);
-                        assert_eq!(based_on, version, "the loop is told what the rules were compared with");
+                        assert_eq!(
+                            plan.rules,
+                            config::read("old.yaml", &text).expect("it is right").rules
+                        );
+                        assert_eq!(
+                            based_on, version,
+                            "the loop is told what the rules were compared with"
+                        );
                         version += 1;
                         running = text.to_string();
-                        assert_eq!(rules.version(), version, "the set after the one that it is compared with");
-                        let rules = rules.records().iter().flat_map(|record| match Control::decode(record) {
-                            Ok(Control::Rules { rules, .. }) => rules,
-                            other => panic!("{other:?}"),
-                        });
-                        let _ = applying.send((rules.map(|rule| rule.selector.to_string()).collect(), running.clone()));
+                        assert_eq!(
+                            rules.version(),
+                            version,
+                            "the set after the one that it is compared with"
+                        );
+                        let rules =
+                            rules.records().iter().flat_map(|record| {
+                                match Control::decode(record) {
+                                    Ok(Control::Rules { rules, .. }) => rules,
+                                    other => panic!("{other:?}"),
+                                }
+                            });
+                        let _ = applying.send((
+                            rules.map(|rule| rule.selector.to_string()).collect(),
+                            running.clone(),
+                        ));
                         answer.give(version);
                     }
                 }
             }
         });
-        Box { server: Some(server), wakes, stops, traces, changes, applied, path, _scratch: scratch }
+        Box {
+            server: Some(server),
+            wakes,
+            stops,
+            traces,
+            changes,
+            applied,
+            path,
+            _scratch: scratch,
+        }
     }
 
     fn client(&self) -> Client {
@@ -214,7 +258,11 @@ struct ByHand {
 
 impl ByHand {
     fn new(path: &Path, endpoint: Endpoint) -> ByHand {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .unwrap();
         let channel = runtime.block_on(async {
             let stream = tokio::net::UnixStream::connect(path).await.expect("the box listens");
             channel_over(stream, endpoint).await.expect("the box speaks HTTP/2")
@@ -263,7 +311,8 @@ fn what_is_asked_is_answered_and_the_loop_is_woken_for_it() {
     assert!(wrong.message.contains("`form`") && wrong.message.contains("character 5"), "{wrong}");
 }
 
-/// An answer has a thousand flows and says where the rest begins; the client puts them together, and each is there once.
+/// An answer has a thousand flows and says where the rest begins; the client puts them
+/// together, and each is there once.
 #[test]
 fn a_long_list_comes_in_pieces() {
     let running = Box::start_with(0, 2500);
@@ -275,7 +324,9 @@ fn a_long_list_comes_in_pieces() {
     };
     assert!(!client.flows("", 10_000, take).unwrap());
     assert_eq!(pieces, [1000, 1000, 500]);
-    for (limit, truncated) in [(2499, true), (2500, false), (u32::MAX, false), (1000, true), (1700, true)] {
+    for (limit, truncated) in
+        [(2499, true), (2500, false), (u32::MAX, false), (1000, true), (1700, true)]
+    {
         let list = client.list("", limit).unwrap();
         let ports: Vec<u32> = list.flows.iter().map(|flow| flow.source_port().into()).collect();
         assert_eq!(ports, (1..=limit.min(2500)).collect::<Vec<_>>());
@@ -286,16 +337,22 @@ fn a_long_list_comes_in_pieces() {
     let ByHand { runtime, mut api, .. } = running.by_hand();
     for after in [vec![1 << 16, 0, 0, 0], vec![16, 1, 0]] {
         let wrong = runtime.block_on(async {
-            let mut stream = api.list_flows(ListFlowsRequest { after, ..Default::default() }).await?.into_inner();
+            let mut stream = api
+                .list_flows(ListFlowsRequest { after, ..Default::default() })
+                .await?
+                .into_inner();
             stream.message().await
         });
         let wrong = wrong.unwrap_err();
-        assert!(wrong.code() == tonic::Code::InvalidArgument && wrong.message().contains("`after`"), "{wrong}");
+        assert!(
+            wrong.code() == tonic::Code::InvalidArgument && wrong.message().contains("`after`"),
+            "{wrong}"
+        );
     }
 }
 
-/// Clients that ask for a long list and do not read it take every seat, for some seconds; the loop is asked for a piece or two
-/// of each list, and then others are answered again.
+/// Clients that ask for a long list and do not read it take every seat, for some seconds;
+/// the loop is asked for a piece or two of each list, and then others are answered again.
 #[test]
 fn clients_that_do_not_read_are_given_up() {
     let running = Box::start_with(0, 60_000);
@@ -308,7 +365,10 @@ fn clients_that_do_not_read_are_given_up() {
         })
         .collect();
     let refused = refusal(running.client().ping());
-    assert!(refused.code == exit::NEGATIVE && refused.message == "too many calls at a time: try again", "{refused}");
+    assert!(
+        refused.code == exit::NEGATIVE && refused.message == "too many calls at a time: try again",
+        "{refused}"
+    );
     until("others are answered again", || running.client().ping().is_ok());
     let asked = running.wakes.load(Ordering::SeqCst);
     assert!(asked < 60_000 / 300 * MAX_CLIENTS as u32 / 4, "the loop was asked {asked} times");
@@ -321,7 +381,8 @@ fn the_socket_is_its_owners_only_and_goes_with_the_box() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let directory = running.path.parent().unwrap().to_owned();
     assert_eq!((mode(&running.path), mode(&directory)), (0o600, 0o700));
-    let mut there: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut there: Vec<_> =
+        std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     there.sort();
     assert_eq!(there, ["box.sock", "box.sock.lock"], "nothing else is there");
     assert_eq!(mode(&directory.join("box.sock.lock")), 0o600);
@@ -332,14 +393,16 @@ fn the_socket_is_its_owners_only_and_goes_with_the_box() {
     assert_eq!(gone.code, exit::UNAVAILABLE);
 }
 
-/// The socket's whole directory is removed under a box: at the next look it is there again, said once; a second box is refused before and after. A
-/// file in its place is left alone, said once.
+/// The socket's whole directory is removed under a box: at the next look it is there
+/// again, said once; a second box is refused before and after. A file in its place is
+/// left alone, said once.
 #[test]
 fn a_removed_socket_is_made_again_and_its_name_stays_taken() {
     let mut running = Box::start(0);
     let directory = running.path.parent().unwrap().to_owned();
     let path = running.path.clone();
-    let second = || refusal(control::listen_and_stop(&path, channel().0, Arc::new(|| {}), Arc::new(|| {})));
+    let second =
+        || refusal(control::listen_and_stop(&path, channel().0, Arc::new(|| {}), Arc::new(|| {})));
     let look = |running: &mut Box| running.server.as_mut().unwrap().look();
     assert_eq!(look(&mut running), None);
     std::fs::remove_file(&path).unwrap();
@@ -364,7 +427,8 @@ fn a_removed_socket_is_made_again_and_its_name_stays_taken() {
     assert!(!directory.exists(), "what it made is gone");
 }
 
-/// Another box gets the lock while nobody looks: the first one says who it is, and does not take the socket back.
+/// Another box gets the lock while nobody looks: the first one says who it is, and does
+/// not take the socket back.
 #[test]
 fn a_name_that_another_box_has_got_is_left_to_it() {
     let mut running = Box::start(0);
@@ -374,7 +438,10 @@ fn a_name_that_another_box_has_got_is_left_to_it() {
     let other = control::listen_and_stop(&path, channel().0, Arc::new(|| {}), Arc::new(|| {}));
     let other = other.unwrap_or_else(|failure| panic!("{failure}"));
     let news = running.server.as_mut().unwrap().look().unwrap();
-    assert!(news.contains(&format!("taken by another box, process {}", std::process::id())), "{news}");
+    assert!(
+        news.contains(&format!("taken by another box, process {}", std::process::id())),
+        "{news}"
+    );
     drop(running.server.take());
     assert!(path.exists() && path.with_extension("sock.lock").exists(), "they are the other one's");
     drop(other);
@@ -400,7 +467,8 @@ fn a_socket_that_a_killed_box_left_is_replaced_and_one_in_use_is_not() {
     let first = listen().unwrap_or_else(|failure| panic!("{failure}"));
     let second = refusal(listen());
     assert_eq!(second.code, exit::UNAVAILABLE);
-    let holder = format!("running already with this control socket: process {}", std::process::id());
+    let holder =
+        format!("running already with this control socket: process {}", std::process::id());
     assert!(second.message.contains(&holder), "{second}");
     drop(first);
 
@@ -410,12 +478,13 @@ fn a_socket_that_a_killed_box_left_is_replaced_and_one_in_use_is_not() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "somebody's file");
 
     let long = scratch.0.join("x".repeat(120));
-    let refused = refusal(control::listen_and_stop(&long, channel().0, Arc::new(|| {}), Arc::new(|| {})));
+    let refused =
+        refusal(control::listen_and_stop(&long, channel().0, Arc::new(|| {}), Arc::new(|| {})));
     assert!(refused.message.contains("at most 107 bytes"), "{refused}");
 }
 
-/// A client that does not speak the protocol is shut out, however much it sends; nothing of it
-/// reaches the loop.
+/// A client that does not speak the protocol is shut out, however much it sends; nothing
+/// of it reaches the loop.
 #[test]
 fn garbage_is_shut_out() {
     let running = Box::start(0);
@@ -423,22 +492,31 @@ fn garbage_is_shut_out() {
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let frames = [&preface[..], &[0xff; 4096]].concat();
     // A stream's headers, which cannot be read.
-    let headers = [&preface[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 0, 4, 1, 4, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]].concat();
+    let headers = [
+        &preface[..],
+        &[0, 0, 0, 4, 0, 0, 0, 0, 0],
+        &[0, 0, 4, 1, 4, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff],
+    ]
+    .concat();
     let no_http: &[u8] = b"{\"version\":1,\"request\":\"status\"}\n";
-    for bytes in [&b""[..], b"\n", no_http, b"GET / HTTP/1.1\r\n\r\n", &endless, preface, &frames, &headers] {
+    for bytes in
+        [&b""[..], b"\n", no_http, b"GET / HTTP/1.1\r\n\r\n", &endless, preface, &frames, &headers]
+    {
         let mut stream = running.connect();
         // A box that has read enough may close while more is written.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let end = stream.read_to_end(&mut Vec::new());
-        let came_in_time = end.err().is_none_or(|error| error.kind() != std::io::ErrorKind::WouldBlock);
+        let came_in_time =
+            end.err().is_none_or(|error| error.kind() != std::io::ErrorKind::WouldBlock);
         assert!(came_in_time, "{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(20)]));
     }
     assert_eq!(running.wakes.load(Ordering::SeqCst), 0, "nothing of it reached the loop");
     assert_eq!(running.client().status().unwrap().protected(), Protected::Yes);
 }
 
-/// Calls that the box does not have, and messages that are none, are refused; the connection goes on.
+/// Calls that the box does not have, and messages that are none, are refused; the
+/// connection goes on.
 #[test]
 fn what_is_no_call_is_refused() {
     let running = Box::start(0);
@@ -461,7 +539,8 @@ fn what_is_no_call_is_refused() {
     assert_eq!(running.wakes.load(Ordering::SeqCst), 0, "nothing of it reached the loop");
 }
 
-/// Selectors of flows and packets name ports of the box as rules do; its processes are told their numbers.
+/// Selectors of flows and packets name ports of the box as rules do; its processes are
+/// told their numbers.
 #[test]
 fn ports_are_named_in_selectors() {
     let running = Box::start(0);
@@ -469,11 +548,15 @@ fn ports_are_named_in_selectors() {
     let refused = refusal(running.client().list("tcp on y", 9));
     let expected = "`tcp on y`, at character 8: unknown port or zone `y`, expected one of `x`; did you mean `x`?";
     assert_eq!((refused.code, refused.message.as_str()), (exit::NEGATIVE, expected));
-    let request = MigrateRequest { from: 16, to: Some(17), limit: Some(1), filter: "udp on x".to_owned() };
+    let request =
+        MigrateRequest { from: 16, to: Some(17), limit: Some(1), filter: "udp on x".to_owned() };
     let done = running.client().migrate(request).and_then(|work| work.watch(|_| {})).unwrap();
     assert_eq!(done.moved, 1);
     let selector = "udp on #0 from any to any".to_owned();
-    assert_eq!(running.changes.try_recv(), Ok(Order::Move { from: 16, to: Some(17), limit: 1, selector }));
+    assert_eq!(
+        running.changes.try_recv(),
+        Ok(Order::Move { from: 16, to: Some(17), limit: 1, selector })
+    );
 }
 
 #[test]
@@ -481,7 +564,10 @@ fn clients_that_say_nothing_take_their_places_and_no_more() {
     let running = Box::start(0);
     let idle: Vec<UnixStream> = (0..MAX_CONNECTIONS).map(|_| running.connect()).collect();
     let refused = refusal(running.client().status());
-    assert!(refused.code == exit::UNAVAILABLE && refused.message.contains("too many clients"), "{refused}");
+    assert!(
+        refused.code == exit::UNAVAILABLE && refused.message.contains("too many clients"),
+        "{refused}"
+    );
     drop(idle);
     until("the places are free again", || running.client().status().is_ok());
 }
@@ -513,26 +599,44 @@ fn a_trace_comes_step_by_step_and_says_when_it_is_over() {
     };
     let seen = running.client().trace("tcp".to_owned(), 3, LIMIT, take).unwrap();
     assert_eq!((seen, steps), (3, vec![0, 1, 2]));
-    assert_eq!(running.traces.try_iter().collect::<Vec<_>>(), [3, 0], "the loop is told when nobody looks any more");
-    let none = Box::start(0).client().trace(String::new(), 1, Duration::from_millis(10), |_| Ok(()));
+    assert_eq!(
+        running.traces.try_iter().collect::<Vec<_>>(),
+        [3, 0],
+        "the loop is told when nobody looks any more"
+    );
+    let none =
+        Box::start(0).client().trace(String::new(), 1, Duration::from_millis(10), |_| Ok(()));
     assert_eq!(none.unwrap(), 0, "without packets the time ends it");
 }
 
 /// The effect of new rules on flows, as the table has it.
 const NEW: &str = "for flows that begin from now on";
 
-/// Another set of rules, tried first and then applied, then applied again: the loop is told once, and every answer says what it means.
+/// Another set of rules, tried first and then applied, then applied again: the loop is
+/// told once, and every answer says what it means.
 #[test]
 fn rules_are_applied_once_and_a_trial_applies_nothing() {
     let running = Box::start(0);
-    let text = CONFIGURATION.replace("[{ chain: c }]", "[{ chain: c }, { from: 10.0.0.0/8, chain: d }]");
-    let apply = |dry_run| match running.client().apply("new.yaml".to_owned(), text.clone(), dry_run).unwrap() {
+    let text =
+        CONFIGURATION.replace("[{ chain: c }]", "[{ chain: c }, { from: 10.0.0.0/8, chain: d }]");
+    let apply = |dry_run| match running
+        .client()
+        .apply("new.yaml".to_owned(), text.clone(), dry_run)
+        .unwrap()
+    {
         Reply::Applied(applied) => applied,
         Reply::Refused(refused) => panic!("{refused:?}"),
     };
-    let added = vec![Rule { selector: "any from 10.0.0.0/8 to any".to_owned(), chain: "d".to_owned() }];
+    let added =
+        vec![Rule { selector: "any from 10.0.0.0/8 to any".to_owned(), chain: "d".to_owned() }];
     let applied = |dry_run, now| {
-        let rules = Some(RuleChanges { before: 1, now, added: added.clone(), removed: Vec::new(), flows: NEW.to_owned() });
+        let rules = Some(RuleChanges {
+            before: 1,
+            now,
+            added: added.clone(),
+            removed: Vec::new(),
+            flows: NEW.to_owned(),
+        });
         Applied { dry_run, changed: true, rules }
     };
     assert_eq!(apply(true), applied(true, 1));
@@ -540,23 +644,35 @@ fn rules_are_applied_once_and_a_trial_applies_nothing() {
     assert_eq!(apply(false), applied(false, 2));
     let (rules, from) = running.applied.try_recv().expect("it was applied");
     // The most specific first.
-    assert_eq!((rules, from), (vec!["any from 10.0.0.0/8 to any".to_owned(), "any from any to any".to_owned()], text.clone()));
+    assert_eq!(
+        (rules, from),
+        (
+            vec!["any from 10.0.0.0/8 to any".to_owned(), "any from any to any".to_owned()],
+            text.clone()
+        )
+    );
     let again = apply(false);
     assert_eq!((again.changed, again.rules.map(|rules| rules.now)), (false, Some(2)));
     assert!(running.applied.try_recv().is_err(), "there was nothing to apply");
 }
 
-/// Rules that are right together with a port that is not the box's: all differences are named, and the rules stay as they are. So with a
-/// file that is wrong in itself.
+/// Rules that are right together with a port that is not the box's: all differences are
+/// named, and the rules stay as they are. So with a file that is wrong in itself.
 #[test]
 fn what_cannot_be_applied_is_refused_as_a_whole() {
     let running = Box::start(0);
-    let apply = |text: String, dry_run| match running.client().apply("new.yaml".to_owned(), text, dry_run).unwrap() {
+    let apply = |text: String, dry_run| match running
+        .client()
+        .apply("new.yaml".to_owned(), text, dry_run)
+        .unwrap()
+    {
         Reply::Refused(refused) => refused,
         Reply::Applied(applied) => panic!("{applied:?}"),
     };
-    let text =
-        CONFIGURATION.replace("chain: c }]", "chain: d }]").replace("device: d", "device: e").replace("cluster: a", "cluster: b");
+    let text = CONFIGURATION
+        .replace("chain: c }]", "chain: d }]")
+        .replace("device: d", "device: e")
+        .replace("cluster: a", "cluster: b");
     let refused = apply(text.clone(), false);
     assert!(
         refused
@@ -567,20 +683,32 @@ fn what_cannot_be_applied_is_refused_as_a_whole() {
     let expected = "new.yaml:2:23: `ports.x.device` is `d` in the running box and `e` here";
     assert!(refused.error.contains(expected), "{refused:?}");
     let places = apply(text, true).refused;
-    assert_eq!(places.iter().map(|place| (place.line, place.column)).collect::<Vec<_>>(), [(1, 10), (2, 23)]);
+    assert_eq!(
+        places.iter().map(|place| (place.line, place.column)).collect::<Vec<_>>(),
+        [(1, 10), (2, 23)]
+    );
     let holdfast_control::api::Mistake { path, kind, flows, .. } = &places[1];
-    assert_eq!([path, kind, flows], ["ports.x.device", "restart", "packets come and go another way"]);
+    assert_eq!(
+        [path, kind, flows],
+        ["ports.x.device", "restart", "packets come and go another way"]
+    );
     let wrong = apply(CONFIGURATION.replace("forward", "foward"), false);
     assert!(wrong.error.contains("did you mean `forward`?"), "{wrong:?}");
     assert!(running.applied.try_recv().is_err());
 }
 
-/// A configuration of some megabytes is one long message; what is longer than a configuration can be is refused.
+/// A configuration of some megabytes is one long message; what is longer than a
+/// configuration can be is refused.
 #[test]
 fn a_long_configuration_is_read() {
     let running = Box::start(0);
-    let text =
-        |remarks: usize| format!("{}{}", "# a remark\n".repeat(remarks), CONFIGURATION.replace("chain: c }]", "chain: d }]"));
+    let text = |remarks: usize| {
+        format!(
+            "{}{}",
+            "# a remark\n".repeat(remarks),
+            CONFIGURATION.replace("chain: c }]", "chain: d }]")
+        )
+    };
     let apply = |text: String| running.client().apply("new.yaml".to_owned(), text, false);
     assert!(matches!(apply(text(300_000)), Ok(Reply::Applied(_))));
     assert!(running.applied.try_recv().is_ok());
@@ -602,16 +730,19 @@ fn one_trace_at_a_time_and_it_ends_with_its_client() {
     until("the next trace may begin", || second().is_ok());
 }
 
-/// A box that drains many flows is too busy to confirm the start in time, and later to report its progress. The client sends
-/// the drain once, and is told when the box answers.
+/// A box that drains many flows is too busy to confirm the start in time, and later to
+/// report its progress. The client sends the drain once, and is told when the box
+/// answers.
 #[test]
 fn who_watches_a_busy_box_waits() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let (requests, asked) = channel::<Request>();
-    let server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {})).unwrap_or_else(|f| panic!("{f}"));
+    let server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {}))
+        .unwrap_or_else(|f| panic!("{f}"));
     let unknown = || Some(Err("nobody has drained that runtime"));
-    let answers = [None, unknown(), Some(Ok(progress(1, false))), None, Some(Ok(progress(600_000, true)))];
+    let answers =
+        [None, unknown(), Some(Ok(progress(1, false))), None, Some(Ok(progress(600_000, true)))];
     let answering = std::thread::spawn(move || {
         let mut answers = answers.into_iter();
         let mut orders = Vec::new();
@@ -638,16 +769,22 @@ fn who_watches_a_busy_box_waits() {
     let done = client.drain(16, false).and_then(|work| work.watch(|now| seen.push(now.moved)));
     assert_eq!((done.map(|done| done.moved).ok(), seen), (Some(600_000), vec![1, 600_000]));
     drop(server);
-    assert_eq!(answering.join().unwrap(), [Order::Drain { node: 16, force: false }], "it is asked for once");
+    assert_eq!(
+        answering.join().unwrap(),
+        [Order::Drain { node: 16, force: false }],
+        "it is asked for once"
+    );
 }
 
-/// Clients that follow an order and take none of its news lose their seats after some seconds.
+/// Clients that follow an order and take none of its news lose their seats after some
+/// seconds.
 #[test]
 fn who_takes_no_news_of_an_order_loses_the_seat() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let (requests, asked) = channel::<Request>();
-    let _server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {})).unwrap_or_else(|f| panic!("{f}"));
+    let _server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {}))
+        .unwrap_or_else(|f| panic!("{f}"));
     std::thread::spawn(move || {
         for (moved, asked) in (1..).zip(asked) {
             match asked {
@@ -662,8 +799,9 @@ fn who_takes_no_news_of_an_order_loses_the_seat() {
     let endpoint = || Endpoint::from_static("http://box").initial_stream_window_size(100);
     let mut stuck: Vec<ByHand> = (0..MAX_CLIENTS).map(|_| ByHand::new(&path, endpoint())).collect();
     let request = MigrateRequest { from: 16, ..MigrateRequest::default() };
-    let follow =
-        |ByHand { runtime, api, .. }: &mut ByHand| runtime.block_on(api.migrate(request.clone())).expect("there is a seat");
+    let follow = |ByHand { runtime, api, .. }: &mut ByHand| {
+        runtime.block_on(api.migrate(request.clone())).expect("there is a seat")
+    };
     let streams: Vec<_> = stuck.iter_mut().map(follow).collect();
     let client = Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}"));
     let refused = refusal(client.ping());
@@ -676,7 +814,9 @@ fn who_takes_no_news_of_an_order_loses_the_seat() {
 fn stop_is_answered_then_done() {
     let running = Box::start(0);
     assert_eq!(running.client().stop().unwrap(), std::process::id());
-    until("the box is told", || running.stops.load(Ordering::SeqCst) == 1 && running.wakes.load(Ordering::SeqCst) == 1);
+    until("the box is told", || {
+        running.stops.load(Ordering::SeqCst) == 1 && running.wakes.load(Ordering::SeqCst) == 1
+    });
 }
 
 #[test]
@@ -684,7 +824,8 @@ fn a_box_whose_loop_has_ended_says_so() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let (requests, asked) = channel();
-    let _server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {})).unwrap_or_else(|f| panic!("{f}"));
+    let _server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {}))
+        .unwrap_or_else(|f| panic!("{f}"));
     drop(asked);
     let refused = refusal(Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}")).status());
     assert!(refused.message.contains("stopping"), "{refused}");

@@ -1,13 +1,14 @@
-//! The control API over the loopback, with real certificates: clients that may, clients that may not, and clients that are none. The packet loop is a thread that
-//! answers from a script.
+//! The control API over the loopback, with real certificates: clients that may, clients
+//! that may not, and clients that are none. The packet loop is a thread that answers from
+//! a script.
 
 use holdfast::config::{self, ControlEntry};
 use holdfast::control::Limits;
 use holdfast::control::{self, Answer, Page, Request, Running, Server, Traced, Work};
 use holdfast_control::api::apply_reply::Result as Reply;
 use holdfast_control::api::{
-    Flow, FlowTable, Host, MigrateRequest, PingReply, Pool, Process, Progress, Protected, Rules, ServerPool, Statistic,
-    StatisticValue, Status, TraceStep,
+    Flow, FlowTable, Host, MigrateRequest, PingReply, Pool, Process, Progress, Protected, Rules,
+    ServerPool, Statistic, StatisticValue, Status, TraceStep,
 };
 use holdfast_control::certify::{Subject, certify};
 use holdfast_control::exit::{self, Failure};
@@ -87,20 +88,43 @@ fn status(state: &str) -> Status {
         drops: drops.clone(),
         ..Process::default()
     };
-    let pool = Pool { chain: "web".to_owned(), function: "nat".to_owned(), size: 9, held: 3, at_hand: 2, ..Pool::default() };
+    let pool = Pool {
+        chain: "web".to_owned(),
+        function: "nat".to_owned(),
+        size: 9,
+        held: 3,
+        at_hand: 2,
+        ..Pool::default()
+    };
     let server = Some(ServerPool { free: 4, at_hand: 2, held: 3, resting: 0 });
     let value = |name: &str, value| StatisticValue { name: name.to_owned(), value };
     Status {
         version: 1,
         protected: Protected::ReSynchronising.into(),
         survives: "host".to_owned(),
-        hosts: vec![Host { name: "left".to_owned(), state: "serving".to_owned(), is_this: true, ..Host::default() }],
+        hosts: vec![Host {
+            name: "left".to_owned(),
+            state: "serving".to_owned(),
+            is_this: true,
+            ..Host::default()
+        }],
         rules: Some(Rules { version: 1, count: 1, in_force: true }),
         processes: vec![runtime],
         drops,
         pools: vec![pool.clone(), Pool { chain: "far".to_owned(), server, ..pool }],
-        statistics: vec![Statistic { size: 2, values: vec![value("0", 3), value("1", -4)], ..Statistic::default() }],
-        flow_tables: vec![FlowTable { id: 1, used: 3, size: 9, fill_permille: 333, half_open: Some(2), forgotten: None }],
+        statistics: vec![Statistic {
+            size: 2,
+            values: vec![value("0", 3), value("1", -4)],
+            ..Statistic::default()
+        }],
+        flow_tables: vec![FlowTable {
+            id: 1,
+            used: 3,
+            size: 9,
+            fill_permille: 333,
+            half_open: Some(2),
+            forgotten: None,
+        }],
         ..Status::default()
     }
 }
@@ -109,10 +133,12 @@ fn progress(moved: u64, had: Option<u64>) -> Progress {
     Progress { runtime: 16, moved, had, done: moved == 3, took_us: 1500, ..Progress::default() }
 }
 
-/// The runtime whose flows keep the loop so busy that questions about them are late, or come before it has been begun.
+/// The runtime whose flows keep the loop so busy that questions about them are late, or
+/// come before it has been begun.
 const BUSY: u16 = 20;
 
-/// Answers a question about the progress of draining [`BUSY`], look by look, as the packet loop does.
+/// Answers a question about the progress of draining [`BUSY`], look by look, as the
+/// packet loop does.
 fn answer_of_busy(look: u64, answer: Answer<Progress>) {
     match look {
         1 => answer.refuse("nobody has drained that runtime"),
@@ -123,7 +149,8 @@ fn answer_of_busy(look: u64, answer: Answer<Progress>) {
     }
 }
 
-/// The loop: every look at an order finds one more flow moved; a runtime that is restored starts, and serves at the third look.
+/// The loop: every look at an order finds one more flow moved; a runtime that is restored
+/// starts, and serves at the third look.
 fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(String)) {
     let (mut moved, mut version, mut running, mut starting) = (0, 1, CONFIGURATION.to_owned(), 0);
     let mut pending = Vec::new();
@@ -135,15 +162,25 @@ fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(S
                 answer.give(status(if starting > 0 { "starting" } else { "running" }));
             }
             Request::Flows { limit, answer, .. } => {
-                answer.give(Page { flows: (1..=5u16.min(limit as u16)).map(flow).collect(), next: None });
+                answer.give(Page {
+                    flows: (1..=5u16.min(limit as u16)).map(flow).collect(),
+                    next: None,
+                });
             }
             Request::Trace { count, answer, .. } => {
                 tell(format!("trace {count}"));
-                let step = |packet| TraceStep { packet, node: 1, place: "switch".to_owned(), text: "seen".to_owned() };
+                let step = |packet| TraceStep {
+                    packet,
+                    node: 1,
+                    place: "switch".to_owned(),
+                    text: "seen".to_owned(),
+                };
                 pending = (0..u64::from(count.min(2))).map(|packet| (0, step(packet))).collect();
                 answer.give(());
             }
-            Request::Traces(answer) => answer.give(Traced { whole: u64::MAX, steps: std::mem::take(&mut pending) }),
+            Request::Traces(answer) => {
+                answer.give(Traced { whole: u64::MAX, steps: std::mem::take(&mut pending) })
+            }
             Request::Configuration(answer) => {
                 let plan = config::read(file, &running).expect("it is right").into();
                 let (file, text) = (file.to_owned(), running.as_str().into());
@@ -170,7 +207,9 @@ fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(S
                 };
                 answer.give(progress(moved, had));
             }
-            Request::Order(Order::Move { to: Some(99), .. }, answer) => answer.refuse("runtime 99 serves no flows"),
+            Request::Order(Order::Move { to: Some(99), .. }, answer) => {
+                answer.refuse("runtime 99 serves no flows")
+            }
             Request::Order(Order::Drain { node: BUSY, .. }, _late) => {
                 moved = 0;
                 tell("drain".to_owned());
@@ -203,13 +242,21 @@ impl Box {
         let socket = scratch.path().join("box.sock");
         let stop = telling.clone();
         let stop = Arc::new(move || drop(stop.send("stop".to_owned())));
-        let mut server = control::listen_and_stop(&socket, requests, Arc::new(|| {}), stop).unwrap();
+        let mut server =
+            control::listen_and_stop(&socket, requests, Arc::new(|| {}), stop).unwrap();
         let listen = "127.0.0.1:0".parse().unwrap();
-        server.serve_remote(&ControlEntry { listen, tls: TlsPaths::in_directory(&tls.join("left")) }, limits).unwrap();
+        server
+            .serve_remote(
+                &ControlEntry { listen, tls: TlsPaths::in_directory(&tls.join("left")) },
+                limits,
+            )
+            .unwrap();
         let address = server.remote_address().unwrap();
         let file = scratch.path().join("edge.yaml").display().to_string();
         // Ends when the server and its clients' threads have.
-        std::thread::spawn(move || answer_from_a_script(asked, &file, |text| drop(telling.send(text))));
+        std::thread::spawn(move || {
+            answer_from_a_script(asked, &file, |text| drop(telling.send(text)))
+        });
         Box { server: Some(server), address, asked: told, socket, scratch }
     }
 
@@ -219,7 +266,11 @@ impl Box {
 
     /// A client that shows this certificate.
     fn client(&self, name: &str) -> Client {
-        Client::to(&Target { control: Some(format!("https://{}", self.address)), tls: Some(self.tls(name)) }).unwrap()
+        Client::to(&Target {
+            control: Some(format!("https://{}", self.address)),
+            tls: Some(self.tls(name)),
+        })
+        .unwrap()
     }
 
     fn local(&self) -> Client {
@@ -236,12 +287,18 @@ impl Box {
 
     /// How often the control API has refused somebody for this reason.
     fn refused(&self, reason: &str) -> u64 {
-        self.local().status().unwrap().control.and_then(|control| control.refused.get(reason).copied()).unwrap_or(0)
+        self.local()
+            .status()
+            .unwrap()
+            .control
+            .and_then(|control| control.refused.get(reason).copied())
+            .unwrap_or(0)
     }
 
     /// A client whose configuration is made by hand, so that it may be wrong.
     fn raw(&self, config: ClientConfig) -> StreamOwned<ClientConnection, TcpStream> {
-        let connection = ClientConnection::new(Arc::new(config), ServerName::from(self.address.ip())).unwrap();
+        let connection =
+            ClientConnection::new(Arc::new(config), ServerName::from(self.address.ip())).unwrap();
         StreamOwned::new(connection, self.connect())
     }
 
@@ -302,10 +359,11 @@ fn refusal<T>(result: Result<T, Failure>) -> Failure {
 fn by_hand(trusted: &Path, shown: Option<&Path>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(trusted.join(CA_FILE)).unwrap()).unwrap();
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
+    let builder =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
     let mut config = match shown {
         Some(shown) => {
             let certificate = CertificateDer::from_pem_file(shown.join(CERTIFICATE_FILE)).unwrap();
@@ -329,7 +387,10 @@ fn is_closed(mut stream: impl Read) {
             Err(error) => break Err(error),
         }
     };
-    assert!(!matches!(&end, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock), "{end:?}");
+    assert!(
+        !matches!(&end, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock),
+        "{end:?}"
+    );
 }
 
 /// Both doors lead to the same answers.
@@ -343,8 +404,14 @@ fn an_operator_is_told_what_the_local_socket_tells() {
     let without_control = |status| Status { control: None, ..status };
     assert_eq!(without_control(status), without_control(here.status().unwrap()));
     assert_eq!(there.ping().unwrap().pid, std::process::id());
-    for (filter, limit) in [("", 100), ("tcp from 10.0.0.2 port 2-3", 100), ("", 3), ("", 0), ("udp", 5)] {
-        assert_eq!(there.list(filter, limit).unwrap(), here.list(filter, limit).unwrap(), "{filter:?} {limit}");
+    for (filter, limit) in
+        [("", 100), ("tcp from 10.0.0.2 port 2-3", 100), ("", 3), ("", 0), ("udp", 5)]
+    {
+        assert_eq!(
+            there.list(filter, limit).unwrap(),
+            here.list(filter, limit).unwrap(),
+            "{filter:?} {limit}"
+        );
     }
     let move_to = |to| MigrateRequest { from: 16, to, limit: Some(1), filter: String::new() };
     for (one, other) in [
@@ -372,8 +439,14 @@ fn an_operator_is_told_what_the_local_socket_tells() {
 fn an_operator_moves_drains_restores_applies_and_stops() {
     let running = Box::start();
     let client = running.client("alice");
-    let migrate =
-        |client: &Client| client.migrate(MigrateRequest { from: 16, to: Some(17), limit: None, filter: "tcp".to_owned() });
+    let migrate = |client: &Client| {
+        client.migrate(MigrateRequest {
+            from: 16,
+            to: Some(17),
+            limit: None,
+            filter: "tcp".to_owned(),
+        })
+    };
     let moved = "Move { from: 16, to: Some(17), limit: 18446744073709551615, selector: \"tcp\" }";
     let drain = |client: &Client| client.drain(16, true);
     type Begin<'a> = &'a dyn Fn(&Client) -> Result<holdfast_control::Work, Failure>;
@@ -392,13 +465,21 @@ fn an_operator_moves_drains_restores_applies_and_stops() {
     assert_eq!(running.told(), "Restore(16)");
 
     let new = CONFIGURATION.replace("chain: c }]", "chain: d }]");
-    let apply = |client: &Client, text: &str, dry_run| client.apply("new.yaml".into(), text.into(), dry_run).unwrap();
+    let apply = |client: &Client, text: &str, dry_run| {
+        client.apply("new.yaml".into(), text.into(), dry_run).unwrap()
+    };
     let dry = apply(&client, &new, true);
-    assert!(matches!(&dry, Reply::Applied(applied) if applied.dry_run && applied.changed), "{dry:?}");
+    assert!(
+        matches!(&dry, Reply::Applied(applied) if applied.dry_run && applied.changed),
+        "{dry:?}"
+    );
     assert!(running.asked.try_recv().is_err(), "nothing was applied");
     assert_eq!(dry, apply(&running.local(), &new, true));
     let done = apply(&client, &new, false);
-    assert!(matches!(&done, Reply::Applied(applied) if applied.rules.as_ref().is_some_and(|rules| rules.now == 2)), "{done:?}");
+    assert!(
+        matches!(&done, Reply::Applied(applied) if applied.rules.as_ref().is_some_and(|rules| rules.now == 2)),
+        "{done:?}"
+    );
     assert_eq!(running.told(), "apply");
     for wrong in ["cluster: [", &CONFIGURATION.replace("cluster: a", "cluster: b")] {
         let answer = apply(&client, wrong, false);
@@ -409,8 +490,9 @@ fn an_operator_moves_drains_restores_applies_and_stops() {
     assert_eq!(running.told(), "stop");
 }
 
-/// A box that drains very many flows neither says in time that it has begun nor always how far it is. Whoever watches
-/// sees how far it is all the same, at either door, and asks for the drain once.
+/// A box that drains very many flows neither says in time that it has begun nor always
+/// how far it is. Whoever watches sees how far it is all the same, at either door, and
+/// asks for the drain once.
 #[test]
 fn a_busy_box_is_drained_as_any() {
     let running = Box::start();
@@ -424,7 +506,8 @@ fn a_busy_box_is_drained_as_any() {
     }
 }
 
-/// A viewer looks; what changes something is refused, counted, and never reaches the loop. A host is no operator.
+/// A viewer looks; what changes something is refused, counted, and never reaches the
+/// loop. A host is no operator.
 #[test]
 fn who_may_only_look_changes_nothing() {
     let running = Box::start();
@@ -443,20 +526,29 @@ fn who_may_only_look_changes_nothing() {
         client.list("", 1).unwrap();
         for failure in change(&client) {
             assert_eq!(failure.code, exit::PERMISSION, "{failure}");
-            assert!(failure.message.contains(what) && failure.message.contains("an operator's"), "{failure}");
+            assert!(
+                failure.message.contains(what) && failure.message.contains("an operator's"),
+                "{failure}"
+            );
         }
     }
     assert_eq!(running.refused("denied"), 10);
     assert!(running.asked.try_recv().is_err(), "nothing of it reached the loop");
 }
 
-/// A certificate of the right authority that says nothing of what its holder may do opens nothing.
+/// A certificate of the right authority that says nothing of what its holder may do opens
+/// nothing.
 #[test]
 fn a_certificate_without_a_role_is_told_so() {
     let running = Box::start();
     let directory = running.scratch.path().join("tls");
-    let key = rcgen::KeyPair::from_pem(&std::fs::read_to_string(directory.join("ca.key")).unwrap()).unwrap();
-    let issuer = rcgen::Issuer::from_ca_cert_pem(&std::fs::read_to_string(directory.join("ca.pem")).unwrap(), key).unwrap();
+    let key = rcgen::KeyPair::from_pem(&std::fs::read_to_string(directory.join("ca.key")).unwrap())
+        .unwrap();
+    let issuer = rcgen::Issuer::from_ca_cert_pem(
+        &std::fs::read_to_string(directory.join("ca.pem")).unwrap(),
+        key,
+    )
+    .unwrap();
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, "nobody");
     params.distinguished_name.push(rcgen::DnType::OrganizationalUnitName, "root");
@@ -471,12 +563,14 @@ fn a_certificate_without_a_role_is_told_so() {
     assert!(failure.message.contains("viewer, operator, host"), "{failure}");
 }
 
-/// Whoever has no certificate, or one that is not good, is refused in the handshake and counted under what was wrong.
+/// Whoever has no certificate, or one that is not good, is refused in the handshake and
+/// counted under what was wrong.
 #[test]
 fn certificates_that_are_not_good_are_refused() {
     let running = Box::start();
     let directory = running.scratch.path();
-    let (mine, other, old) = (directory.join("tls/alice"), directory.join("other"), directory.join("tls/old"));
+    let (mine, other, old) =
+        (directory.join("tls/alice"), directory.join("other"), directory.join("tls/old"));
     let operator = ["operator:mallory".parse::<Subject>().unwrap()];
     certify(&other, &operator, 30, OffsetDateTime::now_utc()).unwrap();
     let long_ago = OffsetDateTime::now_utc() - time::Duration::days(60);
@@ -491,16 +585,22 @@ fn certificates_that_are_not_good_are_refused() {
         is_closed(stream);
         until(counted, || running.refused(counted) == 1);
     }
-    // A host's certificate is for servers and clients, an operator's for clients alone: nobody can play the box with it.
+    // A host's certificate is for servers and clients, an operator's for clients alone:
+    // nobody can play the box with it.
     let entry = ControlEntry { listen: "127.0.0.1:0".parse().unwrap(), tls: running.tls("alice") };
     let path = directory.join("second.sock");
-    let mut second = control::listen_and_stop(&path, channel().0, Arc::new(|| {}), Arc::new(|| {})).unwrap();
+    let mut second =
+        control::listen_and_stop(&path, channel().0, Arc::new(|| {}), Arc::new(|| {})).unwrap();
     let failure = refusal(second.serve_remote(&entry, Limits::default()));
-    assert!(failure.code == exit::CONFIGURATION && failure.message.contains("no host's certificate"), "{failure}");
+    assert!(
+        failure.code == exit::CONFIGURATION && failure.message.contains("no host's certificate"),
+        "{failure}"
+    );
     running.still_answers();
 }
 
-/// The command says what is wrong and whose it is, with the exit code that scripts look at.
+/// The command says what is wrong and whose it is, with the exit code that scripts look
+/// at.
 #[test]
 fn a_client_says_why_it_is_not_heard() {
     let running = Box::start();
@@ -513,17 +613,30 @@ fn a_client_says_why_it_is_not_heard() {
     };
     let place = running.address.to_string();
     let strange = ask(&place, TlsPaths::in_directory(&other.join("mallory")));
-    assert!(strange.code == exit::PERMISSION && strange.message.contains("not signed by the authority in"), "{strange}");
+    assert!(
+        strange.code == exit::PERMISSION
+            && strange.message.contains("not signed by the authority in"),
+        "{strange}"
+    );
     let elsewhere = ask(&format!("localhost:{}", running.address.port()), running.tls("alice"));
-    assert!(elsewhere.code == exit::PERMISSION && elsewhere.message.contains("is not for `localhost`"), "{elsewhere}");
+    assert!(
+        elsewhere.code == exit::PERMISSION && elsewhere.message.contains("is not for `localhost`"),
+        "{elsewhere}"
+    );
     let missing = ask(&place, running.tls("nobody"));
-    assert!(missing.code == exit::CONFIGURATION && missing.message.contains("there is no file"), "{missing}");
+    assert!(
+        missing.code == exit::CONFIGURATION && missing.message.contains("there is no file"),
+        "{missing}"
+    );
     let mixed = TlsPaths { ca: other.join("ca.pem"), ..running.tls("alice") };
     assert_eq!(ask(&place, mixed).code, exit::CONFIGURATION);
     // A port that was free a moment ago: nobody listens there.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = ask(&free.to_string(), running.tls("alice"));
-    assert!(nobody.code == exit::UNAVAILABLE && nobody.message.contains("nobody listens"), "{nobody}");
+    assert!(
+        nobody.code == exit::UNAVAILABLE && nobody.message.contains("nobody listens"),
+        "{nobody}"
+    );
     // Something else listens there.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let place = listener.local_addr().unwrap().to_string();
@@ -535,10 +648,19 @@ fn a_client_says_why_it_is_not_heard() {
         is_closed(stream);
     });
     let mail = ask(&place, running.tls("alice"));
-    assert!(mail.code == exit::UNAVAILABLE && mail.message.contains("does not speak TLS"), "{mail}");
+    assert!(
+        mail.code == exit::UNAVAILABLE && mail.message.contains("does not speak TLS"),
+        "{mail}"
+    );
     greeting.join().unwrap();
-    for (control, tls) in [("http://127.0.0.1:1", true), ("https://127.0.0.1:1", false), ("https://", true), ("/a/path", true)] {
-        let target = Target { control: Some(control.to_owned()), tls: tls.then(|| running.tls("alice")) };
+    for (control, tls) in [
+        ("http://127.0.0.1:1", true),
+        ("https://127.0.0.1:1", false),
+        ("https://", true),
+        ("/a/path", true),
+    ] {
+        let target =
+            Target { control: Some(control.to_owned()), tls: tls.then(|| running.tls("alice")) };
         assert_eq!(refusal(Client::to(&target)).code, exit::USAGE, "{control}");
     }
 }
@@ -547,8 +669,13 @@ fn a_client_says_why_it_is_not_heard() {
 #[test]
 fn garbage_is_refused_and_counted() {
     let running = Box::start();
-    for (at, bytes) in
-        [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 4096], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"].into_iter().enumerate()
+    for (at, bytes) in [
+        &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+        &[0xff; 4096],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ]
+    .into_iter()
+    .enumerate()
     {
         let mut stream = running.connect();
         let _ = stream.write_all(bytes);
@@ -587,7 +714,8 @@ fn a_message_has_a_limit() {
     assert!(matches!(client.apply("f".into(), text, true), Ok(Reply::Refused(_))));
 }
 
-/// Clients that begin a handshake and do not go on keep others of their address out for so long, and nobody else; then they are cut off.
+/// Clients that begin a handshake and do not go on keep others of their address out for
+/// so long, and nobody else; then they are cut off.
 #[test]
 fn slow_clients_take_their_places_and_no_more() {
     let limits = Limits { handshakes_per_address: 3, handshake: LIMIT, ..Limits::default() };
@@ -615,7 +743,8 @@ fn slow_clients_take_their_places_and_no_more() {
     until("it was too slow", || impatient.refused("handshake_too_slow") == 1);
 }
 
-/// Who has a certificate takes a place too, and gives it back; who then says nothing loses it.
+/// Who has a certificate takes a place too, and gives it back; who then says nothing
+/// loses it.
 #[test]
 fn connections_have_a_limit_and_an_end() {
     let limits = Limits { connections: 2, ..Limits::default() };
@@ -624,7 +753,10 @@ fn connections_have_a_limit_and_an_end() {
     first.ping().unwrap();
     second.ping().unwrap();
     let third = refusal(running.client("alice").ping());
-    assert!(third.code == exit::UNAVAILABLE && third.message.contains("too many clients"), "{third}");
+    assert!(
+        third.code == exit::UNAVAILABLE && third.message.contains("too many clients"),
+        "{third}"
+    );
     until("it is counted", || running.refused("too_many_connections") == 1);
     drop(first);
     until("its place is free", || running.client("alice").ping().is_ok());
@@ -664,24 +796,35 @@ fn an_operator_finds_a_seat() {
     held.end();
 }
 
-/// A host gets the configuration and what it names beside itself, under its own name only.
+/// A host gets the configuration and what it names beside itself, under its own name
+/// only.
 #[test]
 fn a_host_joins_under_its_own_name() {
     let running = Box::start();
     let fetched = fetch(running.endpoint(), running.tls("right"), "right").unwrap();
     assert_eq!((fetched.cluster.as_str(), fetched.text.as_str()), ("a", CONFIGURATION));
-    let files: Vec<(&str, &[u8])> = fetched.files.iter().map(|(path, bytes)| (path.as_str(), bytes.as_slice())).collect();
+    let files: Vec<(&str, &[u8])> =
+        fetched.files.iter().map(|(path, bytes)| (path.as_str(), bytes.as_slice())).collect();
     assert_eq!(files, [("keys/cluster.key", &b"the cluster's key"[..])]);
-    let join = |certificate: &str, name: &str| fetch(running.endpoint(), running.tls(certificate), name).err().unwrap();
+    let join = |certificate: &str, name: &str| {
+        fetch(running.endpoint(), running.tls(certificate), name).err().unwrap()
+    };
     let other = join("right", "left");
-    assert!(other.code == exit::PERMISSION && other.message.contains("is of the host `right`"), "{other}");
+    assert!(
+        other.code == exit::PERMISSION && other.message.contains("is of the host `right`"),
+        "{other}"
+    );
     for name in ["alice", "wall"] {
         let failure = join(name, name);
-        assert!(failure.code == exit::PERMISSION && failure.message.contains("takes a host's"), "{failure}");
+        assert!(
+            failure.code == exit::PERMISSION && failure.message.contains("takes a host's"),
+            "{failure}"
+        );
     }
     let stranger = join("stranger", "stranger");
     assert!(
-        stranger.code == exit::NEGATIVE && stranger.message.contains("there is no host `stranger`: `left`, `right`"),
+        stranger.code == exit::NEGATIVE
+            && stranger.message.contains("there is no host `stranger`: `left`, `right`"),
         "{stranger}"
     );
     std::fs::remove_file(running.scratch.path().join("keys/cluster.key")).unwrap();
@@ -707,17 +850,29 @@ fn certificates_are_read_again() {
     held.ping().expect("a connection whose authority is trusted goes on");
     // From now on another authority is trusted.
     let other = running.scratch.path().join("other");
-    certify(&other, &["left=127.0.0.1".parse().unwrap(), "viewer:new".parse().unwrap()], 30, OffsetDateTime::now_utc()).unwrap();
+    certify(
+        &other,
+        &["left=127.0.0.1".parse().unwrap(), "viewer:new".parse().unwrap()],
+        30,
+        OffsetDateTime::now_utc(),
+    )
+    .unwrap();
     for file in [CA_FILE, CERTIFICATE_FILE, KEY_FILE] {
         std::fs::copy(other.join("left").join(file), left.join(file)).unwrap();
     }
     assert!(server.reload().unwrap()().contains("has been read again"));
     assert_eq!(refusal(running.client("wall").ping()).code, exit::PERMISSION);
-    let new =
-        Target { control: Some(format!("https://{}", running.address)), tls: Some(TlsPaths::in_directory(&other.join("new"))) };
+    let new = Target {
+        control: Some(format!("https://{}", running.address)),
+        tls: Some(TlsPaths::in_directory(&other.join("new"))),
+    };
     Client::to(&new).unwrap().ping().unwrap();
     let shut_out = refusal(held.ping());
-    assert!(shut_out.code == exit::PERMISSION && shut_out.message.contains("`wall` is not trusted here any more"), "{shut_out}");
+    assert!(
+        shut_out.code == exit::PERMISSION
+            && shut_out.message.contains("`wall` is not trusted here any more"),
+        "{shut_out}"
+    );
     assert_eq!(running.refused("certificate_refused"), 1);
 }
 

@@ -7,14 +7,16 @@ use std::path::Path;
 const BOX: &str = "cluster: edge\nports: { a: { device: a, address: 10.0.0.1/24 } }\nchains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
 
 fn read(section: &str) -> Result<Plan, String> {
-    config::read("/etc/holdfast/edge.yaml", &format!("{BOX}{section}")).map_err(|mistake| mistake.to_string())
+    config::read("/etc/holdfast/edge.yaml", &format!("{BOX}{section}"))
+        .map_err(|mistake| mistake.to_string())
 }
 
 fn listens(plan: &Plan, host: u16) -> Option<String> {
     plan.control_of(host).map(|entry| entry.listen.to_string())
 }
 
-/// The forms that there are: a directory or files, beside the configuration; a port or the usual one.
+/// The forms that there are: a directory or files, beside the configuration; a port or
+/// the usual one.
 #[test]
 fn a_section_is_read_with_all_that_it_leaves_out() {
     assert!(read("").unwrap().control_of(0).is_none());
@@ -35,12 +37,22 @@ fn a_section_is_read_with_all_that_it_leaves_out() {
 /// A host listens at its own address, or at the section's; without either it does not.
 #[test]
 fn hosts_have_addresses_of_their_own() {
-    let hosts =
-        |more: &str| format!("state: /s\nhosts: {{ x: {{ fabric: e0, control: 10.9.0.1 }}, y: {{ fabric: e0{more} }} }}\n");
+    let hosts = |more: &str| {
+        format!(
+            "state: /s\nhosts: {{ x: {{ fabric: e0, control: 10.9.0.1 }}, y: {{ fabric: e0{more} }} }}\n"
+        )
+    };
     let some = read(&format!("{}control: {{ tls: t }}\n", hosts(""))).unwrap();
     assert_eq!((listens(&some, 0).as_deref(), listens(&some, 1)), (Some("10.9.0.1:7443"), None));
-    let both = read(&format!("{}control: {{ listen: \"0.0.0.0:1\", tls: t }}\n", hosts(", coordinator: true"))).unwrap();
-    assert_eq!((listens(&both, 0).as_deref(), listens(&both, 1).as_deref()), (Some("0.0.0.0:1"), Some("10.9.0.1:7443")));
+    let both = read(&format!(
+        "{}control: {{ listen: \"0.0.0.0:1\", tls: t }}\n",
+        hosts(", coordinator: true")
+    ))
+    .unwrap();
+    assert_eq!(
+        (listens(&both, 0).as_deref(), listens(&both, 1).as_deref()),
+        (Some("0.0.0.0:1"), Some("10.9.0.1:7443"))
+    );
 }
 
 /// What is wrong is said with its place and what would be right.
@@ -48,16 +60,46 @@ fn hosts_have_addresses_of_their_own() {
 fn mistakes_have_their_place() {
     let cases = [
         ("control: { listen: 10.9.0.1 }", "5:1: `control` has no `tls`"),
-        ("control: { tls: t }", "5:1: `control` has no `listen`: the address at which the box can be asked"),
-        ("control: { listn: 10.9.0.1, tls: t }", "5:12: there is no key `listn` here: `listen`, `tls`; did you mean `listen`?"),
-        ("control: { listen: left, tls: t }", "5:20: `left` is no address with a port: ADDRESS:PORT, like 10.9.0.1:7443"),
-        ("control: { listen: \"10.9.0.1:0\", tls: t }", "5:20: `10.9.0.1:0` is no address with a port"),
-        ("control: { listen: \"10.9.0.1:99999\", tls: t }", "5:20: `10.9.0.1:99999` is no address with a port"),
-        ("control: { listen: 10.9.0.1, tls: \"\" }", "5:35: `tls` is the path of a directory: `holdfast certify"),
-        ("control: { listen: 10.9.0.1, tls: [a] }", "5:35: a directory, or a map with `ca`, `certificate` and `key` is expected"),
-        ("control: { listen: 10.9.0.1, tls: { ca: a, certificate: b } }", "5:30: `tls` has no `key`"),
-        ("control: { listen: 10.9.0.1, tls: { ca: a, certificate: b, keys: c } }", "5:60: there is no key `keys` here"),
-        ("control: { listen: 10.9.0.1, tls: { ca: a, certificate: \"\", key: c } }", "5:57: `certificate` is a file's path"),
+        (
+            "control: { tls: t }",
+            "5:1: `control` has no `listen`: the address at which the box can be asked",
+        ),
+        (
+            "control: { listn: 10.9.0.1, tls: t }",
+            "5:12: there is no key `listn` here: `listen`, `tls`; did you mean `listen`?",
+        ),
+        (
+            "control: { listen: left, tls: t }",
+            "5:20: `left` is no address with a port: ADDRESS:PORT, like 10.9.0.1:7443",
+        ),
+        (
+            "control: { listen: \"10.9.0.1:0\", tls: t }",
+            "5:20: `10.9.0.1:0` is no address with a port",
+        ),
+        (
+            "control: { listen: \"10.9.0.1:99999\", tls: t }",
+            "5:20: `10.9.0.1:99999` is no address with a port",
+        ),
+        (
+            "control: { listen: 10.9.0.1, tls: \"\" }",
+            "5:35: `tls` is the path of a directory: `holdfast certify",
+        ),
+        (
+            "control: { listen: 10.9.0.1, tls: [a] }",
+            "5:35: a directory, or a map with `ca`, `certificate` and `key` is expected",
+        ),
+        (
+            "control: { listen: 10.9.0.1, tls: { ca: a, certificate: b } }",
+            "5:30: `tls` has no `key`",
+        ),
+        (
+            "control: { listen: 10.9.0.1, tls: { ca: a, certificate: b, keys: c } }",
+            "5:60: there is no key `keys` here",
+        ),
+        (
+            "control: { listen: 10.9.0.1, tls: { ca: a, certificate: \"\", key: c } }",
+            "5:57: `certificate` is a file's path",
+        ),
         (
             "state: /s\nhosts: { x: { fabric: e0, control: 10.9.0.1 }, y: { fabric: e0 } }",
             "6:27: a host's `control` needs the section `control: { tls: … }` too",
@@ -73,7 +115,10 @@ fn mistakes_have_their_place() {
     ];
     for (section, expected) in cases {
         let said = read(section).err().unwrap_or_default();
-        assert!(said.starts_with(&format!("/etc/holdfast/edge.yaml:{expected}")), "{section}\n{said}");
+        assert!(
+            said.starts_with(&format!("/etc/holdfast/edge.yaml:{expected}")),
+            "{section}\n{said}"
+        );
     }
 }
 
@@ -88,28 +133,52 @@ fn files_are_looked_at_where_they_are_named() {
         plan.read_identity().map(drop).map_err(|mistake| mistake.to_string())
     };
     let missing = look().unwrap_err();
-    assert!(missing.starts_with(&format!("{file}:5:35: there is no file")) && missing.contains("holdfast certify"), "{missing}");
+    assert!(
+        missing.starts_with(&format!("{file}:5:35: there is no file"))
+            && missing.contains("holdfast certify"),
+        "{missing}"
+    );
     let subjects = ["left".parse().unwrap()];
-    holdfast_control::certify::certify(&scratch.path().join("tls"), &subjects, 1, time::OffsetDateTime::now_utc()).unwrap();
+    holdfast_control::certify::certify(
+        &scratch.path().join("tls"),
+        &subjects,
+        1,
+        time::OffsetDateTime::now_utc(),
+    )
+    .unwrap();
     assert_eq!(look(), Ok(()));
     std::fs::write(scratch.path().join("tls/left/key.pem"), "nothing").unwrap();
     assert!(look().unwrap_err().contains("there is no key in it"));
 }
 
-/// A running box listens where it does: another address or certificate takes a restart, and it is said where.
+/// A running box listens where it does: another address or certificate takes a restart,
+/// and it is said where.
 #[test]
 fn another_address_takes_a_restart() {
-    let hosts = |x: &str| format!("state: /s\nhosts: {{ x: {{ fabric: e0, control: {x} }}, y: {{ fabric: e0 }} }}\n");
-    let running = read(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2"))).unwrap();
+    let hosts = |x: &str| {
+        format!("state: /s\nhosts: {{ x: {{ fabric: e0, control: {x} }}, y: {{ fabric: e0 }} }}\n")
+    };
+    let running =
+        read(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2"))).unwrap();
     let differences = |section: &str| {
         config::differences(&running, &read(section).unwrap())
             .iter()
             .map(|difference| difference.mistake.to_string())
             .collect::<Vec<_>>()
     };
-    assert!(differences(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2"))).is_empty());
-    let changed = differences(&format!("{}control: {{ listen: 10.9.0.3, tls: u }}\n", hosts("10.9.0.4")));
+    assert!(
+        differences(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2")))
+            .is_empty()
+    );
+    let changed =
+        differences(&format!("{}control: {{ listen: 10.9.0.3, tls: u }}\n", hosts("10.9.0.4")));
     assert_eq!(changed.len(), 3, "{changed:?}");
-    assert!(changed[0].contains(":6:36: `hosts.x.control` is `10.9.0.2` in the running box"), "{changed:?}");
-    assert!(changed[1].contains(":7:20: `control.listen` is `10.9.0.1` in the running box"), "{changed:?}");
+    assert!(
+        changed[0].contains(":6:36: `hosts.x.control` is `10.9.0.2` in the running box"),
+        "{changed:?}"
+    );
+    assert!(
+        changed[1].contains(":7:20: `control.listen` is `10.9.0.1` in the running box"),
+        "{changed:?}"
+    );
 }

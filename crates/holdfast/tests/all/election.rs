@@ -1,4 +1,5 @@
-//! Boxes whose coordinators are elected through a real etcd. Without devices; traffic is in the end-to-end tests.
+//! Boxes whose coordinators are elected through a real etcd. Without devices; traffic is
+//! in the end-to-end tests.
 
 use holdfast_control::status::{Process as Role, STATE_CANDIDATE, STATE_RUNNING, Status};
 use holdfast_lab::etcd::Etcd;
@@ -47,7 +48,11 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let file = configuration(folder.path(), etcd, 2);
         let mut run = command();
-        run.arg("run").arg(file).arg("--control").arg(folder.path().join("box.sock")).process_group(0);
+        run.arg("run")
+            .arg(file)
+            .arg("--control")
+            .arg(folder.path().join("box.sock"))
+            .process_group(0);
         let process = Process::start(run, "box", folder.path()).unwrap();
         Running { process, folder }
     }
@@ -64,11 +69,18 @@ impl Running {
 
     fn wait_ready(&mut self) {
         let ready = |process: &Process| Ok(process.stdout().starts_with("ready").then_some(()));
-        self.process.wait_while_running("it is ready", PATIENCE, &Interrupt::default(), ready).unwrap();
+        self.process
+            .wait_while_running("it is ready", PATIENCE, &Interrupt::default(), ready)
+            .unwrap();
     }
 
     fn ask(&self, words: &str) -> Output {
-        command().args(words.split(' ')).arg("--control").arg(self.folder.path().join("box.sock")).output().unwrap()
+        command()
+            .args(words.split(' '))
+            .arg("--control")
+            .arg(self.folder.path().join("box.sock"))
+            .output()
+            .unwrap()
     }
 
     fn status(&self) -> Option<Status> {
@@ -86,7 +98,11 @@ impl Running {
     }
 
     fn runtimes(&self) -> Vec<(u32, u64, u32)> {
-        self.status().unwrap().runtimes().map(|runtime| (runtime.id, runtime.incarnation, runtime.pid)).collect()
+        self.status()
+            .unwrap()
+            .runtimes()
+            .map(|runtime| (runtime.id, runtime.incarnation, runtime.pid))
+            .collect()
     }
 
     fn stop(mut self) -> String {
@@ -105,7 +121,10 @@ struct World {
 impl World {
     fn new() -> World {
         let home = tempfile::tempdir().unwrap();
-        World { etcd: Etcd::start(home.path(), None, None, &Interrupt::default()).unwrap(), _home: home }
+        World {
+            etcd: Etcd::start(home.path(), None, None, &Interrupt::default()).unwrap(),
+            _home: home,
+        }
     }
 
     fn section(&self, lease_ms: u64) -> String {
@@ -113,8 +132,10 @@ impl World {
     }
 }
 
-/// The coordinator is killed: the next one is elected at once although the lease is a minute long, with a higher incarnation, and the runtimes are those
-/// of its log. A box that ends gives its place up: the next one need not wait for the lease either, and uses no incarnation again.
+/// The coordinator is killed: the next one is elected at once although the lease is a
+/// minute long, with a higher incarnation, and the runtimes are those of its log. A box
+/// that ends gives its place up: the next one need not wait for the lease either, and
+/// uses no incarnation again.
 #[test]
 fn a_killed_coordinator_is_followed_by_one_that_knows_everybody() {
     let world = World::new();
@@ -131,7 +152,9 @@ fn a_killed_coordinator_is_followed_by_one_that_knows_everybody() {
         running.next_coordinator(last);
         assert!(killed.elapsed() < BACK, "it took {:?}", killed.elapsed());
         wait("it is protected again", || {
-            running.status().filter(|status| status.protected() == holdfast_control::status::Protected::Yes)
+            running
+                .status()
+                .filter(|status| status.protected() == holdfast_control::status::Protected::Yes)
         });
         assert_eq!(running.runtimes(), before);
     }
@@ -144,13 +167,18 @@ fn a_killed_coordinator_is_followed_by_one_that_knows_everybody() {
     let next = Running::start(&world.section(60_000));
     assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
     let highest = before.iter().map(|(_, incarnation, _)| *incarnation).max().unwrap();
-    assert!(next.runtimes().iter().all(|(_, incarnation, _)| *incarnation > highest), "{:?} after {before:?}", next.runtimes());
+    assert!(
+        next.runtimes().iter().all(|(_, incarnation, _)| *incarnation > highest),
+        "{:?} after {before:?}",
+        next.runtimes()
+    );
     assert_eq!(next.coordinator().unwrap().incarnation, 4);
     next.stop();
 }
 
-/// etcd stands still, and is then killed and started again: each time the coordinator stops leading, the status says why, orders are refused, the runtimes live
-/// on. Each time etcd is back a coordinator is elected that knows them, and orders work.
+/// etcd stands still, and is then killed and started again: each time the coordinator
+/// stops leading, the status says why, orders are refused, the runtimes live on. Each
+/// time etcd is back a coordinator is elected that knows them, and orders work.
 #[test]
 fn while_etcd_is_away_the_box_lives_on() {
     let mut world = World::new();
@@ -163,9 +191,14 @@ fn while_etcd_is_away_the_box_lives_on() {
             _ => world.etcd.kill(&Interrupt::default()).unwrap(),
         }
         let candidate = |status: &Status| {
-            let is_candidate = status.processes.iter().any(|role| role.role == "coordinator" && role.state == STATE_CANDIDATE);
+            let is_candidate = status
+                .processes
+                .iter()
+                .any(|role| role.role == "coordinator" && role.state == STATE_CANDIDATE);
             is_candidate
-                && status.election.as_ref().is_some_and(|election| election.silent_ms > Some(1000) && election.trouble.is_some())
+                && status.election.as_ref().is_some_and(|election| {
+                    election.silent_ms > Some(1000) && election.trouble.is_some()
+                })
         };
         wait("the box says that etcd is away", || running.status().filter(candidate));
         let text = String::from_utf8(running.ask("status").stdout).unwrap();
@@ -179,7 +212,9 @@ fn while_etcd_is_away_the_box_lives_on() {
         }
         running.next_coordinator(last);
         wait("it is protected again", || {
-            running.status().filter(|status| status.protected() == holdfast_control::status::Protected::Yes)
+            running
+                .status()
+                .filter(|status| status.protected() == holdfast_control::status::Protected::Yes)
         });
         assert_eq!(running.runtimes(), before);
     }
@@ -188,15 +223,20 @@ fn while_etcd_is_away_the_box_lives_on() {
     // replica.
     let refused = running.ask("drain 16");
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("--force"),
+        "{}",
+        String::from_utf8_lossy(&refused.stderr)
+    );
     let drained = running.ask("drain 16 --force");
     assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
     let said = running.stop();
     assert!(said.contains("etcd does not answer") && said.contains("etcd answers again"), "{said}");
 }
 
-/// Two boxes share a prefix, as on two hosts: one leads, the other waits and says for whom. The first is killed whole: the other leads when the lease is over, and
-/// none of its runtimes is called as one of the first.
+/// Two boxes share a prefix, as on two hosts: one leads, the other waits and says for
+/// whom. The first is killed whole: the other leads when the lease is over, and none of
+/// its runtimes is called as one of the first.
 #[test]
 fn a_second_box_waits_for_its_turn() {
     let world = World::new();
@@ -204,17 +244,29 @@ fn a_second_box_waits_for_its_turn() {
     let leader = first.coordinator().unwrap();
     let mut second = Running::launch(&world.section(2000));
     let knows = |status: &Status| {
-        status.election.as_ref().and_then(|election| election.leader.clone()).is_some_and(|known| known.pid == leader.pid)
+        status
+            .election
+            .as_ref()
+            .and_then(|election| election.leader.clone())
+            .is_some_and(|known| known.pid == leader.pid)
     };
     let status = wait("the second box knows who leads", || second.status().filter(knows));
-    let state = status.processes.iter().find(|role| role.role == "coordinator").map(|role| role.state.clone());
+    let state = status
+        .processes
+        .iter()
+        .find(|role| role.role == "coordinator")
+        .map(|role| role.state.clone());
     assert_eq!(state.as_deref(), Some(STATE_CANDIDATE));
     let highest = first.runtimes().iter().map(|(_, incarnation, _)| *incarnation).max().unwrap();
     assert!(!second.is_ready());
     first.process.signal(Signal::KILL).unwrap();
     second.wait_ready();
     assert_eq!(second.coordinator().unwrap().incarnation, 2);
-    assert!(second.runtimes().iter().all(|(_, incarnation, _)| *incarnation > highest), "{:?}", second.runtimes());
+    assert!(
+        second.runtimes().iter().all(|(_, incarnation, _)| *incarnation > highest),
+        "{:?}",
+        second.runtimes()
+    );
     second.stop();
 }
 
@@ -223,25 +275,45 @@ fn a_second_box_waits_for_its_turn() {
 fn a_log_that_is_none_is_named() {
     let world = World::new();
     let base64 = |text: &str| {
-        let output = Command::new("sh").args(["-c", "printf %s \"$1\" | base64 -w0", "-", text]).output().unwrap();
+        let output = Command::new("sh")
+            .args(["-c", "printf %s \"$1\" | base64 -w0", "-", text])
+            .output()
+            .unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     for (key, value, expected) in [
         ("/holdfast/elected/log/note", "hello", "`/holdfast/elected/log/note` is no part of it"),
-        ("/holdfast/elected/log/0000000001-000000000001", "\u{1}a record of somebody else", "record 0 is damaged"),
+        (
+            "/holdfast/elected/log/0000000001-000000000001",
+            "\u{1}a record of somebody else",
+            "record 0 is damaged",
+        ),
     ] {
         let body = format!("{{\"key\": \"{}\", \"value\": \"{}\"}}", base64(key), base64(value));
-        let put =
-            Command::new("curl").args(["-sSf", "-d", &body, &format!("{}/v3/kv/put", world.etcd.endpoint())]).output().unwrap();
+        let put = Command::new("curl")
+            .args(["-sSf", "-d", &body, &format!("{}/v3/kv/put", world.etcd.endpoint())])
+            .output()
+            .unwrap();
         assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
         let mut running = Running::launch(&world.section(2000));
         let status = running.process.wait(PATIENCE, &Interrupt::default()).unwrap();
         let said = running.process.stderr();
         assert_eq!(status.code(), Some(69), "{said}");
-        assert!(said.contains("the coordinator's log at /holdfast/elected in etcd") && said.contains(expected), "{said}");
+        assert!(
+            said.contains("the coordinator's log at /holdfast/elected in etcd")
+                && said.contains(expected),
+            "{said}"
+        );
         let body = format!("{{\"key\": \"{}\"}}", base64(key));
         let delete = format!("{}/v3/kv/deleterange", world.etcd.endpoint());
-        assert!(Command::new("curl").args(["-sSf", "-d", &body, &delete]).output().unwrap().status.success());
+        assert!(
+            Command::new("curl")
+                .args(["-sSf", "-d", &body, &delete])
+                .output()
+                .unwrap()
+                .status
+                .success()
+        );
     }
     Running::start(&world.section(2000)).stop();
 }

@@ -27,7 +27,10 @@ fn mistakes_have_their_place() {
             "hosts: { a: { fabric: f0 }, b: { fabric: f0 } }",
             "6:8: `hosts` needs `state`, a directory: each host keeps there what it must know when it is switched on again",
         ),
-        ("state: /s\nhosts: { a: { fabric: f0 } }", "7:8: `hosts` names 2 to 8 hosts, not 1: a box on one host needs none"),
+        (
+            "state: /s\nhosts: { a: { fabric: f0 } }",
+            "7:8: `hosts` names 2 to 8 hosts, not 1: a box on one host needs none",
+        ),
         (
             "state: /s\nhosts: { a: { fabric: f0 }, b: { fabric: v0 } }",
             "7:42: port `inside` has this device: the hosts' network is one of its own",
@@ -136,7 +139,8 @@ fn mistakes_have_their_place() {
     }
 }
 
-/// The coordinator's host is the first, whatever its place in the file; the others keep their order. A host's own devices take the ports' places.
+/// The coordinator's host is the first, whatever its place in the file; the others keep
+/// their order. A host's own devices take the ports' places.
 #[test]
 fn hosts_are_numbered_from_the_coordinators() {
     let plan = plan(THREE);
@@ -146,11 +150,13 @@ fn hosts_are_numbered_from_the_coordinators() {
     assert_eq!((found("gamma"), found("alpha"), found("beta")), (0, 1, 2));
     let devices: Vec<&[String]> = plan.hosts.iter().map(|host| host.devices.as_slice()).collect();
     assert_eq!(devices, [["v0", "v1"], ["v0", "w1"], ["v0", "v1"]]);
-    let roles: Vec<(bool, bool)> = plan.hosts_config().hosts.iter().map(|host| (host.has_ports, host.has_runtimes)).collect();
+    let roles: Vec<(bool, bool)> =
+        plan.hosts_config().hosts.iter().map(|host| (host.has_ports, host.has_runtimes)).collect();
     assert_eq!(roles, [(false, false), (true, true), (true, true)]);
 }
 
-/// Of several hosts each has to be told which one it is, and a slip of the pen is answered with the names that there are.
+/// Of several hosts each has to be told which one it is, and a slip of the pen is
+/// answered with the names that there are.
 #[test]
 fn a_host_must_be_named_where_there_are_several() {
     let plan = plan(THREE);
@@ -158,8 +164,14 @@ fn a_host_must_be_named_where_there_are_several() {
         plan.host(None),
         Err("the box has several hosts: say which this one is, `--host NAME`; `gamma`, `alpha`, `beta`".to_owned())
     );
-    assert_eq!(plan.host(Some("bta")), Err("there is no host `bta`: `gamma`, `alpha`, `beta`; did you mean `beta`?".to_owned()));
-    assert_eq!(plan.host(Some("")), Err("there is no host ``: `gamma`, `alpha`, `beta`".to_owned()));
+    assert_eq!(
+        plan.host(Some("bta")),
+        Err("there is no host `bta`: `gamma`, `alpha`, `beta`; did you mean `beta`?".to_owned())
+    );
+    assert_eq!(
+        plan.host(Some("")),
+        Err("there is no host ``: `gamma`, `alpha`, `beta`".to_owned())
+    );
 }
 
 /// A box on one host has no names.
@@ -167,14 +179,22 @@ fn a_host_must_be_named_where_there_are_several() {
 fn the_only_host_needs_no_name_and_has_none() {
     let plan = plan("");
     assert_eq!(plan.host(None), Ok(0));
-    assert_eq!(plan.host(Some("alpha")), Err("`--host alpha`: the configuration has no `hosts`".to_owned()));
+    assert_eq!(
+        plan.host(Some("alpha")),
+        Err("`--host alpha`: the configuration has no `hosts`".to_owned())
+    );
 }
 
 /// On a host that serves no port there is none to open.
 #[test]
 fn a_host_has_its_own_ports_and_one_that_serves_none_has_none() {
-    let ports_of = |number| plan(THREE).on_host(number).ports.into_iter().map(|port| port.device).collect::<Vec<_>>();
-    assert_eq!((ports_of(0), ports_of(1), ports_of(2)), (vec![], vec!["v0".into(), "w1".into()], vec!["v0".into(), "v1".into()]));
+    let ports_of = |number| {
+        plan(THREE).on_host(number).ports.into_iter().map(|port| port.device).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (ports_of(0), ports_of(1), ports_of(2)),
+        (vec![], vec!["v0".into(), "w1".into()], vec!["v0".into(), "v1".into()])
+    );
 }
 
 /// Two networks may join the hosts, each of either kind.

@@ -28,7 +28,8 @@ impl Folder {
         );
         fs::write(folder.path("box.yaml"), configuration).expect("a file");
         // A capture without packets: its header only.
-        let header = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+        let header =
+            [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
         fs::write(folder.path("none.pcap"), header).expect("a file");
         folder
     }
@@ -46,18 +47,25 @@ impl Folder {
     }
 
     fn check(&self, options: &[&str]) -> (Option<i32>, String) {
-        said(&[&["check"], options, &[self.path("box.yaml").to_str().expect("a plain path")]].concat())
+        said(
+            &[&["check"], options, &[self.path("box.yaml").to_str().expect("a plain path")]]
+                .concat(),
+        )
     }
 }
 
 /// Exit code, and what was said on both ways.
 fn said(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_holdfast")).args(arguments).output().expect("the program starts");
+    let output = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+        .args(arguments)
+        .output()
+        .expect("the program starts");
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).expect("it writes UTF-8"))
 }
 
-/// A key is made, and a second one behind it: only the owner can read them, and a file that is there is not overwritten.
+/// A key is made, and a second one behind it: only the owner can read them, and a file
+/// that is there is not overwritten.
 #[test]
 fn keygen_makes_keys_that_only_their_owner_can_read() {
     let folder = Folder::new();
@@ -71,8 +79,14 @@ fn keygen_makes_keys_that_only_their_owner_can_read() {
     assert_eq!(fs::read_to_string(folder.key()).unwrap(), first);
     assert_eq!(folder.keygen(&["--add"]).0, Some(0));
     let both = fs::read_to_string(folder.key()).unwrap();
-    assert!(both.starts_with(&first) && both.lines().nth(1).is_some_and(|line| line.starts_with("2:")));
-    assert_ne!(both.lines().next().unwrap()[2..], both.lines().nth(1).unwrap()[2..], "keys are random");
+    assert!(
+        both.starts_with(&first) && both.lines().nth(1).is_some_and(|line| line.starts_with("2:"))
+    );
+    assert_ne!(
+        both.lines().next().unwrap()[2..],
+        both.lines().nth(1).unwrap()[2..],
+        "keys are random"
+    );
     assert_eq!(fs::metadata(folder.key()).unwrap().permissions().mode() & 0o7777, 0o600);
     for _ in 2..8 {
         assert_eq!(folder.keygen(&["--add"]).0, Some(0));
@@ -80,7 +94,8 @@ fn keygen_makes_keys_that_only_their_owner_can_read() {
     assert_eq!(folder.keygen(&["--add"]).0, Some(1), "a ring has eight keys");
 }
 
-/// What is wrong with the file of keys is said at the place that names it, with what to do, and without a word of the file.
+/// What is wrong with the file of keys is said at the place that names it, with what to
+/// do, and without a word of the file.
 #[test]
 fn a_wrong_file_of_keys_is_shown_where_it_is_named() {
     let folder = Folder::new();
@@ -95,7 +110,8 @@ fn a_wrong_file_of_keys_is_shown_where_it_is_named() {
         // A box does not start with it either, and the file by itself is right.
         let control = folder.path("box.sock");
         let configuration = folder.path("box.yaml");
-        let (code, text) = said(&["run", configuration.to_str().unwrap(), "--control", control.to_str().unwrap()]);
+        let (code, text) =
+            said(&["run", configuration.to_str().unwrap(), "--control", control.to_str().unwrap()]);
         assert_eq!(code, Some(78), "{text}");
         assert!(text.contains(&place), "{text}");
         assert_eq!(folder.check(&["--no-host"]).0, Some(0));
@@ -104,11 +120,15 @@ fn a_wrong_file_of_keys_is_shown_where_it_is_named() {
     folder.keygen(&[]);
     for mode in [0o644, 0o640, 0o604] {
         fs::set_permissions(folder.key(), Permissions::from_mode(mode)).unwrap();
-        expect(format!("`{key}` has mode {mode:04o}, and others than its owner must not have the key: `chmod 600 {key}`"));
+        expect(format!(
+            "`{key}` has mode {mode:04o}, and others than its owner must not have the key: `chmod 600 {key}`"
+        ));
     }
     fs::set_permissions(folder.key(), Permissions::from_mode(0o600)).unwrap();
     fs::write(folder.key(), "1:secretsecret\n").unwrap();
-    expect(format!("`{key}`: line 1: a key is 32 bytes, as 64 hexadecimal digits or 44 characters of base64"));
+    expect(format!(
+        "`{key}`: line 1: a key is 32 bytes, as 64 hexadecimal digits or 44 characters of base64"
+    ));
     fs::remove_file(folder.key()).unwrap();
     fs::create_dir(folder.key()).unwrap();
     expect(format!("`{key}` is no regular file: `holdfast keygen FILE` makes one with a key"));
@@ -133,7 +153,11 @@ impl Running {
         let control = folder.path("box.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.arg("run").arg(folder.path("box.yaml")).arg("--control").arg(&control);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let words = BufReader::new(child.stderr.take().unwrap());
@@ -159,7 +183,11 @@ impl Running {
 
     /// SIGHUP, and the line that answers it.
     fn hang_up(&mut self) -> String {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::HUP).unwrap();
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.child),
+            rustix::process::Signal::HUP,
+        )
+        .unwrap();
         loop {
             let mut line = String::new();
             assert!(self.words.read_line(&mut line).unwrap() > 0, "the box ended");
@@ -171,8 +199,15 @@ impl Running {
 }
 
 fn runtimes(status: &Value) -> Vec<(u64, u64)> {
-    let all = status["processes"].as_array().into_iter().flatten().filter(|process| process["role"] == "runtime");
-    all.map(|process| (process["incarnation"].as_u64().unwrap_or(0), process["pid"].as_u64().unwrap_or(0))).collect()
+    let all = status["processes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|process| process["role"] == "runtime");
+    all.map(|process| {
+        (process["incarnation"].as_u64().unwrap_or(0), process["pid"].as_u64().unwrap_or(0))
+    })
+    .collect()
 }
 
 fn swap_lines(file: &Path) {
@@ -181,8 +216,9 @@ fn swap_lines(file: &Path) {
     fs::write(file, format!("{}\n", lines.join("\n"))).unwrap();
 }
 
-/// A box with a key changes it while it runs: the next key is added, becomes the current one, and the old one goes. The same processes go on,
-/// nobody is taken for dead, and a runtime that is killed afterwards comes back with the new key. No process shows a key.
+/// A box with a key changes it while it runs: the next key is added, becomes the current
+/// one, and the old one goes. The same processes go on, nobody is taken for dead, and a
+/// runtime that is killed afterwards comes back with the new key. No process shows a key.
 #[test]
 fn a_box_changes_its_key_while_it_runs() {
     let folder = Folder::new();
@@ -194,7 +230,10 @@ fn a_box_changes_its_key_while_it_runs() {
     for (_, pid) in runtimes(&before) {
         for file in ["cmdline", "environ"] {
             let shown = fs::read(format!("/proc/{pid}/{file}")).unwrap();
-            assert!(!shown.windows(16).any(|window| window == &secret.as_bytes()[..16]), "{file} of {pid}");
+            assert!(
+                !shown.windows(16).any(|window| window == &secret.as_bytes()[..16]),
+                "{file} of {pid}"
+            );
         }
     }
     assert!(running.hang_up().contains("the keys are the same"));
@@ -216,8 +255,13 @@ fn a_box_changes_its_key_while_it_runs() {
     fs::write(folder.key(), "nonsense\n").unwrap();
     assert!(running.hang_up().contains("the keys stay as they are"));
     let killed = runtimes(&after)[0].1;
-    rustix::process::kill_process(rustix::process::Pid::from_raw(killed as i32).unwrap(), rustix::process::Signal::KILL).unwrap();
-    let reborn = running
-        .until("whole again", |status| is_safe(status) && runtimes(status).iter().all(|(_, pid)| *pid != killed && *pid != 0));
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(killed as i32).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    let reborn = running.until("whole again", |status| {
+        is_safe(status) && runtimes(status).iter().all(|(_, pid)| *pid != killed && *pid != 0)
+    });
     assert!(runtimes(&reborn).iter().any(|(incarnation, _)| *incarnation > 1), "{reborn}");
 }

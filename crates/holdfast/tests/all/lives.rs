@@ -1,4 +1,5 @@
-//! A box whose manager is killed: the guard begins its next life, and everybody else lives on. Without devices; traffic is in the end-to-end tests.
+//! A box whose manager is killed: the guard begins its next life, and everybody else
+//! lives on. Without devices; traffic is in the end-to-end tests.
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
@@ -29,7 +30,8 @@ impl Drop for Running {
     }
 }
 
-/// A box that reads a capture with a datagram for each of so many flows whenever its ports are opened.
+/// A box that reads a capture with a datagram for each of so many flows whenever its
+/// ports are opened.
 fn configuration(folder: &Path, flows: u16) -> PathBuf {
     let text = format!(
         "cluster: lives\nports:\n  inside:  {{ device: \"pcap:{0}/in.pcap\", address: 10.0.0.1/24 }}\n  \
@@ -38,12 +40,22 @@ fn configuration(folder: &Path, flows: u16) -> PathBuf {
          rules: [{{ chain: c }}]\nruntimes: 2\nlimits: {{ flows: 1024, buffers: 8192 }}\n",
         folder.display()
     );
-    let mut writer = PcapWriter::new(File::create(folder.join("in.pcap")).expect("a file")).expect("a header");
+    let mut writer =
+        PcapWriter::new(File::create(folder.join("in.pcap")).expect("a file")).expect("a header");
     for flow in 0..flows {
         let mut frame = Vec::new();
-        let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8]).ipv4([10, 0, 0, 2], [203, 0, 113, 9], 64);
-        builder.udp(4000 + flow, 53).write(&mut frame, &flow.to_be_bytes()).expect("a vector takes it");
-        writer.write_packet(&PcapPacket::new(Duration::from_secs(1), frame.len() as u32, &frame)).expect("a packet");
+        let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8]).ipv4(
+            [10, 0, 0, 2],
+            [203, 0, 113, 9],
+            64,
+        );
+        builder
+            .udp(4000 + flow, 53)
+            .write(&mut frame, &flow.to_be_bytes())
+            .expect("a vector takes it");
+        writer
+            .write_packet(&PcapPacket::new(Duration::from_secs(1), frame.len() as u32, &frame))
+            .expect("a packet");
     }
     fs::write(folder.join("box.yaml"), text).expect("a file");
     folder.join("box.yaml")
@@ -52,7 +64,8 @@ fn configuration(folder: &Path, flows: u16) -> PathBuf {
 /// The port that each flow's datagram has left with.
 fn translated(folder: &Path) -> BTreeMap<u16, u16> {
     let mut ports = BTreeMap::new();
-    let reader = File::open(folder.join("out.pcap")).ok().and_then(|file| PcapReader::new(file).ok());
+    let reader =
+        File::open(folder.join("out.pcap")).ok().and_then(|file| PcapReader::new(file).ok());
     let Some(mut reader) = reader else { return ports };
     while let Some(Ok(packet)) = reader.next_packet() {
         let packet = SlicedPacket::from_ethernet(&packet.data).expect("what leaves is well formed");
@@ -65,7 +78,13 @@ fn translated(folder: &Path) -> BTreeMap<u16, u16> {
 
 fn launch(file: &Path, control: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-    command.arg("run").arg(file).arg("--control").arg(control).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("run")
+        .arg(file)
+        .arg("--control")
+        .arg(control)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -73,7 +92,8 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).expect("a process"), signal).expect("it is there");
 }
 
-/// When a process began, in the kernel's count: tells it from another one with its number. None once it has ended.
+/// When a process began, in the kernel's count: tells it from another one with its
+/// number. None once it has ended.
 fn born(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
@@ -82,7 +102,8 @@ fn born(pid: u32) -> Option<String> {
 
 /// The processes whose parent is this one, by what they do.
 fn children(parent: u32) -> Vec<(String, u32)> {
-    let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    let list =
+        fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
     pids.filter_map(|pid: u32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -111,7 +132,8 @@ impl Running {
     fn with_flows(flows: u16) -> Running {
         let folder = tempfile::tempdir().expect("a folder");
         let file = configuration(folder.path(), flows);
-        let mut child = launch(&file, &folder.path().join("run/box.sock")).spawn().expect("the program starts");
+        let mut child =
+            launch(&file, &folder.path().join("run/box.sock")).spawn().expect("the program starts");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let words = BufReader::new(child.stderr.take().expect("a pipe"));
         let mut line = String::new();
@@ -127,30 +149,43 @@ impl Running {
     /// None while nobody answers.
     fn status(&self) -> Option<Value> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-        let output = command.args(["status", "--json", "--control"]).arg(self.control()).output().expect("the program starts");
+        let output = command
+            .args(["status", "--json", "--control"])
+            .arg(self.control())
+            .output()
+            .expect("the program starts");
         serde_json::from_slice(&output.stdout).ok()
     }
 
     /// Incarnation and process of a role, as the box says.
     fn role(&self, role: &str) -> Option<(u64, u32)> {
         let status = self.status()?;
-        let process = status["processes"].as_array()?.iter().find(|process| process["role"] == role)?;
+        let process =
+            status["processes"].as_array()?.iter().find(|process| process["role"] == role)?;
         Some((process["incarnation"].as_u64()?, process["pid"].as_u64()? as u32))
     }
 
     fn manager(&self, incarnation: u64) -> u32 {
-        until("the manager's next life answers", || self.role("manager").filter(|(life, _)| *life == incarnation)).1
+        until("the manager's next life answers", || {
+            self.role("manager").filter(|(life, _)| *life == incarnation)
+        })
+        .1
     }
 
-    /// Waits until the box calls itself protected and its runtimes what they were: node, incarnation, process.
+    /// Waits until the box calls itself protected and its runtimes what they were: node,
+    /// incarnation, process.
     fn whole(&self) -> Vec<(u64, u64, u64)> {
         let whole = || {
             let status = self.status().filter(|status| status["protected"] == "yes")?;
             let all = status["processes"].as_array()?.iter();
             let number = |process: &Value, what: &str| process[what].as_u64().unwrap_or_default();
-            let runtimes = all.filter(|process| process["role"] == "runtime" && process["state"] == "running");
-            let runtimes: Vec<_> =
-                runtimes.map(|process| ["id", "incarnation", "pid"].map(|what| number(process, what)).into()).collect();
+            let runtimes =
+                all.filter(|process| process["role"] == "runtime" && process["state"] == "running");
+            let runtimes: Vec<_> = runtimes
+                .map(|process| {
+                    ["id", "incarnation", "pid"].map(|what| number(process, what)).into()
+                })
+                .collect();
             assert_eq!(status["failovers"].as_array().map(Vec::len), Some(0), "{status}");
             (runtimes.len() == 2).then_some(runtimes)
         };
@@ -188,15 +223,19 @@ impl Running {
     }
 
     fn ensure_nothing_is_left(&self, pids: &[u32]) {
-        assert!(!self.folder.path().join("run").exists(), "the directory of the control socket is left");
+        assert!(
+            !self.folder.path().join("run").exists(),
+            "the directory of the control socket is left"
+        );
         for pid in pids {
             until("every process ends", || born(*pid).is_none().then_some(()));
         }
     }
 }
 
-/// The manager is killed, twice: the guard says so and begins its next life, which answers at the same socket; the coordinator and the runtimes are the
-/// processes that they were. Then the box is stopped as ever, and nothing is left.
+/// The manager is killed, twice: the guard says so and begins its next life, which
+/// answers at the same socket; the coordinator and the runtimes are the processes that
+/// they were. Then the box is stopped as ever, and nothing is left.
 #[test]
 fn everybody_else_outlives_the_manager() {
     let mut running = Running::start();
@@ -210,7 +249,11 @@ fn everybody_else_outlives_the_manager() {
     roles.sort_unstable();
     assert_eq!(roles, ["coordinator", "runtime", "runtime"]);
     signal(first, Signal::KILL);
-    assert!(running.line_about("the manager").contains("has ended (killed by signal 9): it is started again"));
+    assert!(
+        running
+            .line_about("the manager")
+            .contains("has ended (killed by signal 9): it is started again")
+    );
     let second = running.manager(2);
     assert_ne!(first, second);
     assert_eq!(running.whole(), runtimes);
@@ -222,11 +265,14 @@ fn everybody_else_outlives_the_manager() {
     assert_eq!(running.others(), before);
     signal(guard, Signal::TERM);
     assert!(running.end().success());
-    running.ensure_nothing_is_left(&before.iter().map(|(_, pid, _)| *pid).chain([third]).collect::<Vec<_>>());
+    running.ensure_nothing_is_left(
+        &before.iter().map(|(_, pid, _)| *pid).chain([third]).collect::<Vec<_>>(),
+    );
 }
 
-/// A hundred flows go through a NAT. The manager's next life opens the capture anew, so each flow's datagram comes again: it leaves, once, and
-/// with the port that the flow had, because switch and runtimes still know it.
+/// A hundred flows go through a NAT. The manager's next life opens the capture anew, so
+/// each flow's datagram comes again: it leaves, once, and with the port that the flow
+/// had, because switch and runtimes still know it.
 #[test]
 fn flows_keep_their_ports() {
     const FLOWS: usize = 100;
@@ -244,18 +290,30 @@ fn flows_keep_their_ports() {
     }
 }
 
-/// Rules are applied, and the manager dies: the next life goes by them, and knows the file that they are from.
+/// Rules are applied, and the manager dies: the next life goes by them, and knows the
+/// file that they are from.
 #[test]
 fn applied_rules_outlive_the_manager() {
     let running = Running::start();
     let file = running.folder.path().join("new.yaml");
     let text = fs::read_to_string(running.folder.path().join("box.yaml")).expect("it is there");
-    fs::write(&file, text.replace("rules: [{ chain: c }]", "rules: [{ from: 10.0.0.0/8, chain: c }, { chain: c }]"))
-        .expect("a file");
+    fs::write(
+        &file,
+        text.replace(
+            "rules: [{ chain: c }]",
+            "rules: [{ from: 10.0.0.0/8, chain: c }, { chain: c }]",
+        ),
+    )
+    .expect("a file");
     let apply = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-        let output =
-            command.arg("apply").arg(&file).arg("--control").arg(running.control()).output().expect("the program starts");
+        let output = command
+            .arg("apply")
+            .arg(&file)
+            .arg("--control")
+            .arg(running.control())
+            .output()
+            .expect("the program starts");
         assert!(output.status.success(), "{output:?}");
     };
     let rules = || {
@@ -274,7 +332,8 @@ fn applied_rules_outlive_the_manager() {
     assert_eq!(rules(), Some(applied), "the file says what is in force already");
 }
 
-/// A process that ends while there is no manager: the next life learns of it, and buries it.
+/// A process that ends while there is no manager: the next life learns of it, and buries
+/// it.
 #[test]
 fn a_death_without_a_manager_is_noticed() {
     let running = Running::start();
@@ -283,8 +342,9 @@ fn a_death_without_a_manager_is_noticed() {
     signal(manager, Signal::STOP);
     signal(coordinator, Signal::KILL);
     signal(manager, Signal::KILL);
-    let next =
-        until("the coordinator has a next life", || running.role("coordinator").filter(|(life, pid)| *life == 2 && *pid != 0));
+    let next = until("the coordinator has a next life", || {
+        running.role("coordinator").filter(|(life, pid)| *life == 2 && *pid != 0)
+    });
     assert_ne!(next.1, coordinator);
     assert_eq!(running.role("manager").map(|(life, _)| life), Some(2));
 }
@@ -301,7 +361,8 @@ fn a_manager_that_hangs_is_ended() {
     assert_eq!(running.others(), before);
 }
 
-/// A manager that is killed again and again, each time as soon as it is there: the next one comes after a pause, and the others wait for it.
+/// A manager that is killed again and again, each time as soon as it is there: the next
+/// one comes after a pause, and the others wait for it.
 #[test]
 fn a_manager_that_keeps_dying_is_started_again() {
     let mut running = Running::start();
@@ -309,7 +370,8 @@ fn a_manager_that_keeps_dying_is_started_again() {
     let mut last = 0;
     for _ in 0..6 {
         last = until("the next manager begins", || {
-            let managers = children(running.child.id()).into_iter().filter(|(role, _)| role == "manager");
+            let managers =
+                children(running.child.id()).into_iter().filter(|(role, _)| role == "manager");
             managers.map(|(_, pid)| pid).find(|pid| *pid != last)
         });
         signal(last, Signal::KILL);
@@ -333,7 +395,8 @@ fn nobody_outlives_the_guard() {
     }
 }
 
-/// A second box with the same socket is told of the first, by the process that one would stop; the first goes on.
+/// A second box with the same socket is told of the first, by the process that one would
+/// stop; the first goes on.
 #[test]
 fn a_second_box_is_told_of_the_first() {
     let running = Running::start();
@@ -342,7 +405,10 @@ fn a_second_box_is_told_of_the_first() {
     assert_eq!(output.status.code(), Some(69));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
-        text.contains(&format!("a box is running already with this control socket: process {}", running.child.id())),
+        text.contains(&format!(
+            "a box is running already with this control socket: process {}",
+            running.child.id()
+        )),
         "{text}"
     );
     assert_eq!(running.role("guard"), Some((1, running.child.id())));

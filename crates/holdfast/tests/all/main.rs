@@ -1,4 +1,5 @@
-//! What the daemon and its commands do, seen from outside: one program, so that the daemon's library is linked once.
+//! What the daemon and its commands do, seen from outside: one program, so that the
+//! daemon's library is linked once.
 
 mod bfd_config;
 mod captures;

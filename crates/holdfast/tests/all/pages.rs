@@ -1,8 +1,11 @@
-//! Pages for people hold what they show: every configuration on them is right, and the reference of the configuration is the schema's.
+//! Pages for people hold what they show: every configuration on them is right, and the
+//! reference of the configuration is the schema's.
 //!
-//! A YAML block that begins with `cluster:` is a whole configuration. Any other is a fragment, completed by a frame: the last whole configuration above it
-//! on its page, or the first one of the page that `<!-- frame: PAGE -->` names above it, else the README's. A fragment's keys replace the frame's, map by map; a
-//! list, or a map of `functions` alone, stands for the functions of the frame's first chain.
+//! A YAML block that begins with `cluster:` is a whole configuration. Any other is a
+//! fragment, completed by a frame: the last whole configuration above it on its page, or
+//! the first one of the page that `<!-- frame: PAGE -->` names above it, else the
+//! README's. A fragment's keys replace the frame's, map by map; a list, or a map of
+//! `functions` alone, stands for the functions of the frame's first chain.
 
 use holdfast::config;
 use serde_json::{Value, json};
@@ -31,10 +34,42 @@ fn below(folder: &str, end: &str, found: &mut Vec<String>) {
 
 fn pages() -> Vec<String> {
     let mut found =
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md", "tests/README.md"].map(String::from).to_vec();
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md", "tests/README.md"]
+            .map(String::from)
+            .to_vec();
     below("docs", ".md", &mut found);
     found.sort();
     found
+}
+
+/// Comments and doc comments of code have lines of at most 90 columns, where that can be:
+/// not in a table, in a block of code, or in a line of one word. rustfmt keeps the code
+/// itself to 100.
+#[test]
+fn comments_are_narrow() {
+    let mut files = Vec::new();
+    for folder in ["crates", "tests", "fuzz"] {
+        below(folder, ".rs", &mut files);
+    }
+    // Made of the .proto files, with their comments.
+    files.retain(|path| !path.ends_with("/api.rs") && !path.ends_with("/fields.rs"));
+    let mut wide = Vec::new();
+    for path in files {
+        let mut is_code = false;
+        for (at, line) in read(&path).lines().enumerate() {
+            let Some(text) = line.trim_start().strip_prefix("//") else {
+                is_code = false;
+                continue;
+            };
+            let text = text.trim_start_matches(['/', '!']).trim_start();
+            is_code ^= text.starts_with("```");
+            let may_be_wide = is_code || text.starts_with('|') || !text.contains(' ');
+            if line.chars().count() > 90 && !may_be_wide {
+                wide.push(format!("{path}:{}", at + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
 }
 
 /// A block of YAML on a page.
@@ -56,9 +91,12 @@ fn blocks(text: &str) -> Vec<Block> {
                 found.push(Block { line: at + 2, text: String::new(), frame: frame.take() });
             }
             "```" => is_inside = false,
-            _ if is_inside => found.last_mut().expect("a block was begun").text += &format!("{line}\n"),
+            _ if is_inside => {
+                found.last_mut().expect("a block was begun").text += &format!("{line}\n")
+            }
             other => {
-                let named = other.strip_prefix("<!-- frame: ").and_then(|rest| rest.strip_suffix(" -->"));
+                let named =
+                    other.strip_prefix("<!-- frame: ").and_then(|rest| rest.strip_suffix(" -->"));
                 frame = named.map(String::from).or(frame);
             }
         }
@@ -97,7 +135,11 @@ fn completed(fragment: &str, frame: &str) -> Result<String, String> {
         _ => None,
     };
     if let Some(functions) = functions {
-        let first = whole["chains"].as_object().and_then(|chains| chains.keys().next()).expect("a chain").clone();
+        let first = whole["chains"]
+            .as_object()
+            .and_then(|chains| chains.keys().next())
+            .expect("a chain")
+            .clone();
         fragment = json!({ "chains": { first: { "functions": functions } } });
     }
     merge(&mut whole, fragment);
@@ -136,7 +178,10 @@ fn every_configuration_on_a_page_is_right() {
     whole += files.len();
     wrong.extend(files.iter().filter_map(|file| mistake(file, &read(file))));
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(whole >= 9 && fragments >= 15, "only {whole} configurations and {fragments} fragments were found");
+    assert!(
+        whole >= 9 && fragments >= 15,
+        "only {whole} configurations and {fragments} fragments were found"
+    );
 }
 
 /// A mistake in a block, whole or not, is found; so the test above can fail.
@@ -145,9 +190,11 @@ fn a_mistake_on_a_page_is_found() {
     let frame = first_whole("README.md");
     assert_eq!(mistake("frame", &frame), None);
     assert!(mistake("frame", &frame.replace("nfvactor", "nfvactro")).is_some());
-    for fragment in
-        ["limits: { flow: 5 }", "- nat: { pool: [ 198.51.100.4/31 ], publish: [ nonsense ] }", "functions: [ fireball ]"]
-    {
+    for fragment in [
+        "limits: { flow: 5 }",
+        "- nat: { pool: [ 198.51.100.4/31 ], publish: [ nonsense ] }",
+        "functions: [ fireball ]",
+    ] {
         let text = completed(fragment, &frame).expect("it can be read");
         assert!(mistake("fragment", &text).is_some(), "{fragment}");
     }

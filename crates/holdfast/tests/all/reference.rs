@@ -1,4 +1,5 @@
-//! `docs/configuration.md` is made of the configuration's JSON Schema. `HOLDFAST_REWRITE=1` writes it anew.
+//! `docs/configuration.md` is made of the configuration's JSON Schema.
+//! `HOLDFAST_REWRITE=1` writes it anew.
 
 use holdfast::config::{self, Row};
 use serde_json::{Map, Value};
@@ -100,7 +101,12 @@ impl<'a> Reference<'a> {
             return format!("`{word}`");
         }
         if let Some(words) = value["enum"].as_array() {
-            return words.iter().filter_map(Value::as_str).map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ");
+            return words
+                .iter()
+                .filter_map(Value::as_str)
+                .map(|word| format!("`{word}`"))
+                .collect::<Vec<_>>()
+                .join(" or ");
         }
         let types: Vec<&str> = match &value["type"] {
             Value::String(one) => vec![one.as_str()],
@@ -112,9 +118,10 @@ impl<'a> Reference<'a> {
             "boolean" => Some("`true` or `false`".to_owned()),
             "integer" | "number" => Some(number(value)),
             "array" => Some(format!("list: {}", self.kind(&value["items"], path))),
-            "object" if value["additionalProperties"].is_object() => {
-                Some(format!("map from names: {}", self.kind(&value["additionalProperties"], &format!("{path}.NAME"))))
-            }
+            "object" if value["additionalProperties"].is_object() => Some(format!(
+                "map from names: {}",
+                self.kind(&value["additionalProperties"], &format!("{path}.NAME"))
+            )),
             "object" => Some("map".to_owned()),
             _ => None,
         });
@@ -126,15 +133,19 @@ impl<'a> Reference<'a> {
         // A struct of a function has the function's name before its own.
         let name = name.rsplit('.').next().unwrap_or(name);
         let properties = || of["properties"].as_object().into_iter().flatten();
-        let row = |key: &str| config::row(name, key).unwrap_or_else(|| panic!("`{key}` of {name} has a row"));
+        let row = |key: &str| {
+            config::row(name, key).unwrap_or_else(|| panic!("`{key}` of {name} has a row"))
+        };
         let change = |row: Row| format!("*{}: {}*", row.kind.word(), row.flows);
         let count = |wanted: &Row| properties().filter(|(key, _)| row(key) == *wanted).count();
-        let common = properties().map(|(key, _)| row(key)).max_by_key(count).filter(|row| count(row) > 1);
+        let common =
+            properties().map(|(key, _)| row(key)).max_by_key(count).filter(|row| count(row) > 1);
         if let Some(row) = common {
             self.text += &wrapped(&format!("Where nothing else is said: {}.", change(row)), "");
             self.text += "\n\n";
         }
-        let required: Vec<&str> = of["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> =
+            of["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         for (key, value) in properties() {
             let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             let kind = self.kind(value, &below);
@@ -148,7 +159,8 @@ impl<'a> Reference<'a> {
             let about = description(value);
             let own = Some(row(key)).filter(|row| common != Some(*row));
             let change = own.map_or_else(String::new, |row| format!(" {}.", change(row)));
-            self.text += &wrapped(&format!("- **`{key}`** ({kind}{default}): {about}{change}"), "  ");
+            self.text +=
+                &wrapped(&format!("- **`{key}`** ({kind}{default}): {about}{change}"), "  ");
             self.text.push('\n');
         }
     }
@@ -183,7 +195,8 @@ fn number(value: &Value) -> String {
 
 fn reference(schema: &Value) -> String {
     let definitions = schema["$defs"].as_object().expect("definitions");
-    let mut reference = Reference { definitions, waiting: Vec::new(), known: Vec::new(), text: HEAD.to_owned() };
+    let mut reference =
+        Reference { definitions, waiting: Vec::new(), known: Vec::new(), text: HEAD.to_owned() };
     reference.text += "\n## The file\n\n";
     reference.keys(schema, "", "Config");
     reference.sections();
@@ -220,7 +233,12 @@ fn the_reference_is_the_schemas() {
     );
     // Every key of the schema is on the page.
     let definitions = schema["$defs"].as_object().expect("definitions");
-    let keys = definitions.values().chain([&schema]).filter_map(|of| of["properties"].as_object()).flat_map(Map::keys);
-    let missing: Vec<&String> = keys.filter(|key| !made.contains(&format!("**`{key}`**"))).collect();
+    let keys = definitions
+        .values()
+        .chain([&schema])
+        .filter_map(|of| of["properties"].as_object())
+        .flat_map(Map::keys);
+    let missing: Vec<&String> =
+        keys.filter(|key| !made.contains(&format!("**`{key}`**"))).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

@@ -38,15 +38,21 @@ fn read(text: &str) -> Plan {
     config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"))
 }
 
-/// A port has its number among those of its switch, and a zone means those of its ports that are the chain's switch's. A name without any is a mistake.
+/// A port has its number among those of its switch, and a zone means those of its ports
+/// that are the chain's switch's. A name without any is a mistake.
 #[test]
 fn zones_are_each_switchs_own() {
-    let zoned = FILE.replace("chains:\n", "zones: { lans: [lan-e, lan-w], west-only: [wan-w] }\nchains:\n");
+    let zoned =
+        FILE.replace("chains:\n", "zones: { lans: [lan-e, lan-w], west-only: [wan-w] }\nchains:\n");
     let with = |east: &str, west: &str| {
         let rule = |chain: &str, on: &str| format!("  - {{ on: {on}, chain: {chain} }}");
-        zoned.replace("  - { chain: east }", &rule("east", east)).replace("  - { chain: west }", &rule("west", west))
+        zoned
+            .replace("  - { chain: east }", &rule("east", east))
+            .replace("  - { chain: west }", &rule("west", west))
     };
-    let on = |text: &str| read(text).rules.iter().map(|rule| rule.selector.on.to_string()).collect::<Vec<_>>();
+    let on = |text: &str| {
+        read(text).rules.iter().map(|rule| rule.selector.on.to_string()).collect::<Vec<_>>()
+    };
     assert_eq!(on(&with("lans", "lans")), ["#0", "#0"]);
     assert_eq!(on(&with("wan-e", "west-only")), ["#1", "#1"]);
     let (place, message) = said(&with("west-only", "lans"));
@@ -59,44 +65,75 @@ fn zones_are_each_switchs_own() {
     assert!(config::read("edge.yaml", &firewall("lan-e")).is_ok());
     let (place, message) = said(&firewall("lan-w"));
     assert!(place.starts_with("lan-w"), "{place}");
-    assert_eq!(message, "firewall: `lan-w` has no port of this chain's switch, so nothing would match");
+    assert_eq!(
+        message,
+        "firewall: `lan-w` has no port of this chain's switch, so nothing would match"
+    );
 }
 
-/// Each switch has an edge of its own: its ports, counted from 0, the routes by them, and the addresses of its chains. One network may be at ports of both.
+/// Each switch has an edge of its own: its ports, counted from 0, the routes by them, and
+/// the addresses of its chains. One network may be at ports of both.
 #[test]
 fn each_switch_has_its_own_ports_routes_and_addresses() {
     let plan = read(FILE);
-    let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3], [2, 0, 0, 0, 0, 4]].map(|mac| (mac, 1500));
+    let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3], [2, 0, 0, 0, 0, 4]]
+        .map(|mac| (mac, 1500));
     let edges = plan.edges(&macs, &[], || 0);
     let seen: Vec<_> = edges.iter().map(|(_, ports)| ports.clone()).collect();
     assert_eq!(seen, [vec![0, 2], vec![1, 3]]);
     for (at, (edge, ports)) in edges.iter().enumerate() {
         let own: Vec<u8> = edge.ports.iter().map(|port| port.mac[5] - 1).collect();
         assert_eq!(&own, ports);
-        let routes: Vec<String> = edge.routes.iter().map(|route| format!("{} by {}", route.prefix, route.port)).collect();
+        let routes: Vec<String> =
+            edge.routes.iter().map(|route| format!("{} by {}", route.prefix, route.port)).collect();
         assert_eq!(routes, ["0.0.0.0/0 by 1", "10.9.0.0/16 by 0"]);
         let owned: Vec<String> = edge.owned.iter().map(ToString::to_string).collect();
         assert_eq!(owned, [["198.51.100.4/31"], ["203.0.113.4/31"]][at]);
     }
-    assert_eq!(plan.chains.iter().map(|chain| chain.switch).collect::<Vec<_>>(), [switch_node(0), switch_node(1)]);
+    assert_eq!(
+        plan.chains.iter().map(|chain| chain.switch).collect::<Vec<_>>(),
+        [switch_node(0), switch_node(1)]
+    );
     let places = plan.hosts_config();
     // The coordinator's host is the first.
-    assert_eq!(places.switches.iter().map(|place| place.host).collect::<Vec<_>>(), [Some(1), Some(2)]);
-    assert_eq!(places.switches.iter().map(|place| place.chains.clone()).collect::<Vec<_>>(), [[0], [1]]);
+    assert_eq!(
+        places.switches.iter().map(|place| place.host).collect::<Vec<_>>(),
+        [Some(1), Some(2)]
+    );
+    assert_eq!(
+        places.switches.iter().map(|place| place.chains.clone()).collect::<Vec<_>>(),
+        [[0], [1]]
+    );
 }
 
 /// Without `switches` there is one, which has everything.
 #[test]
 fn without_them_there_is_one() {
-    let one = FILE.split("switches:").next().unwrap_or_default().replace(", switch: east", "").replace(", switch: west", "");
-    let one = one.replace("lan-w: { device: b, address: 10.0.0.2/24 }", "lan-w: { device: b, address: 10.1.0.1/24 }");
-    let one =
-        one.replace(", gateway: 203.0.113.254", "").replace("  - { chain: west }\n", "  - { from: 10.1.0.0/24, chain: west }\n");
+    let one = FILE
+        .split("switches:")
+        .next()
+        .unwrap_or_default()
+        .replace(", switch: east", "")
+        .replace(", switch: west", "");
+    let one = one.replace(
+        "lan-w: { device: b, address: 10.0.0.2/24 }",
+        "lan-w: { device: b, address: 10.1.0.1/24 }",
+    );
+    let one = one
+        .replace(", gateway: 203.0.113.254", "")
+        .replace("  - { chain: west }\n", "  - { from: 10.1.0.0/24, chain: west }\n");
     let plan = read(&one);
     assert_eq!(plan.switches.len(), 1);
-    assert_eq!((plan.switches[0].ports.clone(), plan.switches[0].chains.clone()), (vec![0, 1, 2, 3], vec![0, 1]));
+    assert_eq!(
+        (plan.switches[0].ports.clone(), plan.switches[0].chains.clone()),
+        (vec![0, 1, 2, 3], vec![0, 1])
+    );
     let places = plan.hosts_config();
-    assert!(places.switches.len() == 1 && places.switches[0].chains.is_empty() && places.switches[0].host.is_none());
+    assert!(
+        places.switches.len() == 1
+            && places.switches[0].chains.is_empty()
+            && places.switches[0].host.is_none()
+    );
 }
 
 #[test]
@@ -127,7 +164,12 @@ fn mistakes_say_what_would_be_right() {
             "west:",
             "chain `west` says no switch, like `switch: east`: its flows come and go by that one's ports",
         ),
-        ("switch: west", "switch: wset", "wset", "there is no switch `wset`: `east`, `west`; did you mean `west`?"),
+        (
+            "switch: west",
+            "switch: wset",
+            "wset",
+            "there is no switch `wset`: `east`, `west`; did you mean `west`?",
+        ),
         (
             "switch: west",
             "switch: east",
@@ -140,8 +182,18 @@ fn mistakes_say_what_would_be_right() {
             "rules:",
             "no rule names a chain of switch `west`: nothing that comes by its ports would go anywhere",
         ),
-        ("host: right", "host: rihgt", "rihgt", "there is no host `rihgt`: `left`, `right`; did you mean `right`?"),
-        ("host: right", "host: witness", "witness", "host `witness` does not serve ports: `left`, `right` do"),
+        (
+            "host: right",
+            "host: rihgt",
+            "rihgt",
+            "there is no host `rihgt`: `left`, `right`; did you mean `right`?",
+        ),
+        (
+            "host: right",
+            "host: witness",
+            "witness",
+            "host `witness` does not serve ports: `left`, `right` do",
+        ),
         (
             "  west: { ports: [lan-w, wan-w], host: right }\n",
             "",
@@ -182,10 +234,16 @@ fn mistakes_say_what_would_be_right() {
     let hosts = FILE.find("hosts:").unwrap_or(0)..FILE.find("switches:").unwrap_or(0);
     let (place, message) = said(&FILE.replace(&FILE[hosts], ""));
     assert!(place.starts_with("switches:"), "{place}");
-    assert_eq!(message, "`switches` are for several `hosts`, each of which serves some: a box on one host has one switch");
+    assert_eq!(
+        message,
+        "`switches` are for several `hosts`, each of which serves some: a box on one host has one switch"
+    );
     let (place, message) = said(FILE.split("switches:").next().unwrap_or_default());
     assert!(place.starts_with("switch: east"), "{place}");
-    assert_eq!(message, "`switch` says which of several `switches` a chain belongs to, and there are none: leave it out");
+    assert_eq!(
+        message,
+        "`switch` says which of several `switches` a chain belongs to, and there are none: leave it out"
+    );
 }
 
 /// What cannot be changed while the box runs is named.
@@ -193,7 +251,10 @@ fn mistakes_say_what_would_be_right() {
 fn they_are_changed_by_a_restart_only() {
     let running = read(FILE);
     let differences = |text: &str| {
-        config::differences(&running, &read(text)).iter().map(|difference| difference.mistake.message.clone()).collect::<Vec<_>>()
+        config::differences(&running, &read(text))
+            .iter()
+            .map(|difference| difference.mistake.message.clone())
+            .collect::<Vec<_>>()
     };
     assert_eq!(differences(&FILE.replace("[lan-e, wan-e]", "[wan-e, lan-e]")), [""; 0]);
     assert_eq!(
@@ -202,7 +263,9 @@ fn they_are_changed_by_a_restart_only() {
             "`switches.west.host` is `right` in the running box and `left` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way"
         ]
     );
-    let swapped = FILE.replace("[lan-e, wan-e]", "[lan-w, wan-e]").replace("ports: [lan-w, wan-w]", "ports: [lan-e, wan-w]");
+    let swapped = FILE
+        .replace("[lan-e, wan-e]", "[lan-w, wan-e]")
+        .replace("ports: [lan-w, wan-w]", "ports: [lan-e, wan-w]");
     assert_eq!(
         differences(&swapped),
         [
@@ -210,7 +273,8 @@ fn they_are_changed_by_a_restart_only() {
             "`switches.west.ports` is `lan-w, wan-w` in the running box and `lan-e, wan-w` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way"
         ]
     );
-    let renamed = FILE.replace("  west: { ports", "  wild: { ports").replace("switch: west", "switch: wild");
+    let renamed =
+        FILE.replace("  west: { ports", "  wild: { ports").replace("switch: west", "switch: wild");
     assert_eq!(
         differences(&renamed),
         [

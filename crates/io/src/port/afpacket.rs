@@ -58,7 +58,8 @@ impl AfPacket {
     /// See [`PortError`].
     pub fn open(name: &str) -> Result<AfPacket, PortError> {
         let device = device::find(name)?;
-        let fd = device::packet_socket().map_err(|error| device::refused(&format!("opening `{name}`"), &error))?;
+        let fd = device::packet_socket()
+            .map_err(|error| device::refused(&format!("opening `{name}`"), &error))?;
         let port = AfPacket {
             name: name.to_owned(),
             index: device.index,
@@ -73,21 +74,30 @@ impl AfPacket {
             headers: vec![VirtioHeader::default(); BATCH],
         };
         let what = format!("setting up `{name}`");
-        port.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32).map_err(|error| device::refused(&what, &error))?;
-        port.option(libc::SOL_PACKET, PACKET_VNET_HDR, &1i32).map_err(|error| device::refused(&what, &error))?;
-        port.option(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).map_err(|error| device::refused(&what, &error))?;
+        port.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32)
+            .map_err(|error| device::refused(&what, &error))?;
+        port.option(libc::SOL_PACKET, PACKET_VNET_HDR, &1i32)
+            .map_err(|error| device::refused(&what, &error))?;
+        port.option(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32)
+            .map_err(|error| device::refused(&what, &error))?;
         // Larger buffers if allowed; the default works too, with more loss in bursts.
         let _ = port.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(8 << 20));
         let _ = port.option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(8 << 20));
-        device::join_promiscuous(port.fd.as_fd(), &device).map_err(|error| device::refused(&what, &error))?;
+        device::join_promiscuous(port.fd.as_fd(), &device)
+            .map_err(|error| device::refused(&what, &error))?;
         // SAFETY: all zero is a valid value of this plain structure.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = ETH_P_ALL.to_be();
         address.sll_ifindex = device.index as i32;
         // SAFETY: the pointer is to a sockaddr_ll of the length given.
-        let bound =
-            unsafe { libc::bind(port.fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32) };
+        let bound = unsafe {
+            libc::bind(
+                port.fd.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_ll>() as u32,
+            )
+        };
         if bound < 0 {
             return Err(device::refused(&what, &io::Error::last_os_error()));
         }
@@ -135,7 +145,9 @@ impl AfPacket {
         if header.is_uncut() {
             let mut whole = Vec::with_capacity(len);
             whole.extend_from_slice(packet.bytes());
-            whole.extend_from_slice(&self.overflow[at * OVERFLOW_LEN..at * OVERFLOW_LEN + (len - len.min(room))]);
+            whole.extend_from_slice(
+                &self.overflow[at * OVERFLOW_LEN..at * OVERFLOW_LEN + (len - len.min(room))],
+            );
             pool.put(packet);
             if let Err(reason) = segments::cut(&whole, header, pool, into) {
                 self.drops.count(reason);
@@ -196,11 +208,17 @@ impl Port for AfPacket {
         }
         let mut control = [[0u64; CONTROL_LEN / 8]; BATCH];
         // SAFETY: all zero is a valid value of these plain structures.
-        let (mut vectors, mut messages): ([[libc::iovec; 3]; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
-        let parts = self.headers.iter_mut().zip(self.overflow.chunks_exact_mut(OVERFLOW_LEN)).zip(&mut self.spare);
+        let (mut vectors, mut messages): ([[libc::iovec; 3]; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { (zeroed(), zeroed()) };
+        let parts = self
+            .headers
+            .iter_mut()
+            .zip(self.overflow.chunks_exact_mut(OVERFLOW_LEN))
+            .zip(&mut self.spare);
         for (at, ((header, overflow), packet)) in parts.take(want).enumerate() {
             let room = &mut packet.buffer_mut()[HEADROOM..];
-            let vector = |bytes: *mut u8, len: usize| libc::iovec { iov_base: bytes.cast(), iov_len: len };
+            let vector =
+                |bytes: *mut u8, len: usize| libc::iovec { iov_base: bytes.cast(), iov_len: len };
             vectors[at] = [
                 vector((&raw mut *header).cast(), size_of::<VirtioHeader>()),
                 vector(room.as_mut_ptr(), room.len()),
@@ -215,7 +233,13 @@ impl Port for AfPacket {
         // every control pointer into `control`; all of them outlive the call, and any
         // bytes are a valid header.
         let got = unsafe {
-            libc::recvmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), want as u32, libc::MSG_DONTWAIT, core::ptr::null_mut())
+            libc::recvmmsg(
+                self.fd.as_raw_fd(),
+                messages.as_mut_ptr(),
+                want as u32,
+                libc::MSG_DONTWAIT,
+                core::ptr::null_mut(),
+            )
         };
         if got < 0 {
             let error = io::Error::last_os_error();
@@ -228,11 +252,19 @@ impl Port for AfPacket {
         for (at, packet) in received.drain(..).enumerate() {
             let message = &messages[at];
             let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            let len = (message.msg_len as usize).checked_sub(size_of::<VirtioHeader>()).filter(|_| !truncated);
-            let tag = auxdata(&message.msg_hdr).filter(|aux| aux.tp_status & TP_STATUS_VLAN_VALID != 0).map(|aux| {
-                let tpid = if aux.tp_status & TP_STATUS_VLAN_TPID_VALID != 0 { aux.tp_vlan_tpid } else { 0x8100 };
-                (tpid, aux.tp_vlan_tci)
-            });
+            let len = (message.msg_len as usize)
+                .checked_sub(size_of::<VirtioHeader>())
+                .filter(|_| !truncated);
+            let tag = auxdata(&message.msg_hdr)
+                .filter(|aux| aux.tp_status & TP_STATUS_VLAN_VALID != 0)
+                .map(|aux| {
+                    let tpid = if aux.tp_status & TP_STATUS_VLAN_TPID_VALID != 0 {
+                        aux.tp_vlan_tpid
+                    } else {
+                        0x8100
+                    };
+                    (tpid, aux.tp_vlan_tci)
+                });
             match len {
                 Some(len) => self.finish(at, packet, len, tag, pool, into),
                 None => {
@@ -253,8 +285,14 @@ impl Port for AfPacket {
             for (at, frame) in batch.iter().enumerate() {
                 let bytes = frame.get().bytes();
                 vectors[at] = [
-                    libc::iovec { iov_base: (&raw const header).cast_mut().cast(), iov_len: size_of::<VirtioHeader>() },
-                    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() },
+                    libc::iovec {
+                        iov_base: (&raw const header).cast_mut().cast(),
+                        iov_len: size_of::<VirtioHeader>(),
+                    },
+                    libc::iovec {
+                        iov_base: bytes.as_ptr().cast_mut().cast(),
+                        iov_len: bytes.len(),
+                    },
                 ];
                 messages[at].msg_hdr.msg_iov = vectors[at].as_mut_ptr();
                 messages[at].msg_hdr.msg_iovlen = 2;
@@ -262,7 +300,9 @@ impl Port for AfPacket {
             let AfPacket { fd, up, drops, .. } = self;
             // SAFETY: every vector points to `header` or the bytes of a frame in `batch`,
             // both of which outlive the call.
-            unsafe { device::send_batch(fd.as_fd(), &mut messages[..batch.len()], up, is_down, drops) };
+            unsafe {
+                device::send_batch(fd.as_fd(), &mut messages[..batch.len()], up, is_down, drops)
+            };
         }
         for frame in frames.drain(..) {
             pool.put(frame.into_inner());
@@ -278,7 +318,9 @@ impl Port for AfPacket {
     }
 
     fn take_losses(&mut self, into: &mut Losses) {
-        if let Ok(Statistics { drops, .. }) = device::read_option(self.fd.as_fd(), libc::SOL_PACKET, PACKET_STATISTICS) {
+        if let Ok(Statistics { drops, .. }) =
+            device::read_option(self.fd.as_fd(), libc::SOL_PACKET, PACKET_STATISTICS)
+        {
             lose(into, Loss::PacketSocketFull, drops.into());
         }
     }
@@ -291,8 +333,12 @@ fn auxdata(message: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
-            let is_aux = (*header).cmsg_level == libc::SOL_PACKET && (*header).cmsg_type == libc::PACKET_AUXDATA;
-            if is_aux && (*header).cmsg_len >= libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) as usize {
+            let is_aux = (*header).cmsg_level == libc::SOL_PACKET
+                && (*header).cmsg_type == libc::PACKET_AUXDATA;
+            if is_aux
+                && (*header).cmsg_len
+                    >= libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) as usize
+            {
                 return Some(core::ptr::read_unaligned(libc::CMSG_DATA(header).cast()));
             }
             header = libc::CMSG_NXTHDR(message, header);

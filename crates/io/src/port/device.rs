@@ -33,16 +33,26 @@ pub(super) struct State {
 /// # Errors
 /// If there is none, or its properties cannot be read.
 pub(super) fn find(name: &str) -> Result<Device, PortError> {
-    let missing = || PortError::Unavailable(format!("there is no device `{name}`: `ip link` lists those that are there"));
+    let missing = || {
+        PortError::Unavailable(format!(
+            "there is no device `{name}`: `ip link` lists those that are there"
+        ))
+    };
     let State { index, mtu, .. } = state(name)
         .map_err(|error| PortError::Unavailable(format!("looking for device `{name}`: {error}")))?
         .ok_or_else(missing)?;
     let mac = match read_sys(name, "address") {
         Ok(Some(text)) => parse_mac(&text),
         Ok(None) => return Err(missing()),
-        Err(error) => return Err(PortError::Unavailable(format!("looking for the address of device `{name}`: {error}"))),
+        Err(error) => {
+            return Err(PortError::Unavailable(format!(
+                "looking for the address of device `{name}`: {error}"
+            )));
+        }
     };
-    let mac = mac.ok_or_else(|| PortError::Unavailable(format!("device `{name}` has no Ethernet address")))?;
+    let mac = mac.ok_or_else(|| {
+        PortError::Unavailable(format!("device `{name}` has no Ethernet address"))
+    })?;
     Ok(Device { index, mac, mtu })
 }
 
@@ -96,12 +106,14 @@ pub(super) struct Counters {
 
 impl Counters {
     pub(super) fn of(name: &str) -> Counters {
-        let counts_sockets = driver_of(name).is_some_and(|driver| COUNT_SOCKETS.contains(&driver.as_str()));
+        let counts_sockets =
+            driver_of(name).is_some_and(|driver| COUNT_SOCKETS.contains(&driver.as_str()));
         Counters { seen: Counters::read(name), counts_sockets, ahead: 0 }
     }
 
     fn read(name: &str) -> [u64; COUNTERS.len()] {
-        let read = |file: &str| read_sys(name, &format!("statistics/{file}")).ok().flatten()?.parse().ok();
+        let read =
+            |file: &str| read_sys(name, &format!("statistics/{file}")).ok().flatten()?.parse().ok();
         COUNTERS.map(|(file, _)| read(file).unwrap_or(0))
     }
 
@@ -114,7 +126,12 @@ impl Counters {
     /// Adds the counts of [`Counters::look`], without those that the port's XDP sockets
     /// count themselves. The sockets are read after the device; `at_sockets` is their
     /// count since the last time.
-    pub(super) fn add(&mut self, mut found: [u64; COUNTERS.len()], at_sockets: u64, into: &mut Losses) {
+    pub(super) fn add(
+        &mut self,
+        mut found: [u64; COUNTERS.len()],
+        at_sockets: u64,
+        into: &mut Losses,
+    ) {
         if self.counts_sockets {
             let of_sockets = self.ahead + at_sockets;
             let counted = found[RX_DROPPED].min(of_sockets);
@@ -168,7 +185,9 @@ pub(super) unsafe fn send_batch(
     while sent < messages.len() {
         let rest = &mut messages[sent..];
         // SAFETY: the caller has promised it; the kernel only reads.
-        let done = unsafe { libc::sendmmsg(fd.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT) };
+        let done = unsafe {
+            libc::sendmmsg(fd.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT)
+        };
         if done > 0 {
             sent += done as usize;
             *up = true;
@@ -220,10 +239,12 @@ fn name_at(address: IpAddr) -> io::Result<Option<String>> {
         let is_meant = unsafe {
             match (i32::from((*entry.ifa_addr).sa_family), address) {
                 (libc::AF_INET, IpAddr::V4(address)) => {
-                    (*entry.ifa_addr.cast::<libc::sockaddr_in>()).sin_addr.s_addr == u32::from(address).to_be()
+                    (*entry.ifa_addr.cast::<libc::sockaddr_in>()).sin_addr.s_addr
+                        == u32::from(address).to_be()
                 }
                 (libc::AF_INET6, IpAddr::V6(address)) => {
-                    (*entry.ifa_addr.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr == address.octets()
+                    (*entry.ifa_addr.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr
+                        == address.octets()
                 }
                 _ => false,
             }
@@ -243,7 +264,14 @@ fn name_at(address: IpAddr) -> io::Result<Option<String>> {
 fn read_sys(name: &str, file: &str) -> io::Result<Option<String>> {
     match std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR)) => Ok(None),
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR)
+            ) =>
+        {
+            Ok(None)
+        }
         // sysfs's error for a device that is being deleted.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
         Err(error) => Err(error),
@@ -278,7 +306,9 @@ pub(super) fn refused(what: &str, error: &io::Error) -> PortError {
 /// The kernel's error.
 pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
-    let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    let raw = unsafe {
+        libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+    };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -290,9 +320,22 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's error.
-pub(super) fn option<T>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+pub(super) fn option<T>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
     // SAFETY: the pointer is to a value of the length given; the kernel copies it.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), size_of::<T>() as u32) };
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const *value).cast(),
+            size_of::<T>() as u32,
+        )
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -300,12 +343,18 @@ pub(super) fn option<T>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_in
 ///
 /// # Errors
 /// The kernel's error.
-pub(super) fn read_option<T: FromBytes>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
+pub(super) fn read_option<T: FromBytes>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<T> {
     let mut value = T::new_zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the pointers are to a structure, of which any bytes are a value, and its
     // length: the kernel writes no more.
-    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 

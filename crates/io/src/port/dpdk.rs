@@ -70,7 +70,14 @@ enum Device {}
 
 type AbiFn = unsafe extern "C" fn() -> u32;
 type StartFn = unsafe extern "C" fn(c_int, *mut c_char, usize) -> c_int;
-type OpenFn = unsafe extern "C" fn(*const c_char, u32, *mut Info, *mut c_int, *mut c_char, usize) -> *mut Device;
+type OpenFn = unsafe extern "C" fn(
+    *const c_char,
+    u32,
+    *mut Info,
+    *mut c_int,
+    *mut c_char,
+    usize,
+) -> *mut Device;
 type CloseFn = unsafe extern "C" fn(*mut Device);
 type LinkFn = unsafe extern "C" fn(*const Device) -> c_int;
 type ReceiveFn = unsafe extern "C" fn(*mut Device, *mut Frame, u32) -> u32;
@@ -110,10 +117,15 @@ impl Why {
     /// DPDK's error text, each line once, or else the error's number in words: drivers
     /// say more than their numbers, which are often just -1.
     fn explain(&self, errno: c_int) -> String {
-        let said = String::from_utf8_lossy(self.0.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+        let said =
+            String::from_utf8_lossy(self.0.split(|byte| *byte == 0).next().unwrap_or_default())
+                .into_owned();
         let mut lines: Vec<&str> = Vec::new();
         for line in said.lines().map(str::trim) {
-            if !line.is_empty() && !ECHOES.iter().any(|echo| line.starts_with(echo)) && !lines.contains(&line) {
+            if !line.is_empty()
+                && !ECHOES.iter().any(|echo| line.starts_with(echo))
+                && !lines.contains(&line)
+            {
                 lines.push(line);
             }
         }
@@ -153,8 +165,13 @@ pub fn free_huge_pages() -> u64 {
     let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
     let free = |directory: std::fs::DirEntry| -> Option<u64> {
         let name = directory.file_name();
-        let kib: u64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let count: u64 = std::fs::read_to_string(directory.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
+        let kib: u64 =
+            name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let count: u64 = std::fs::read_to_string(directory.path().join("free_hugepages"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()?;
         Some(kib * 1024 * count)
     };
     sizes.filter_map(free).sum()
@@ -162,8 +179,10 @@ pub fn free_huge_pages() -> u64 {
 
 fn load() -> Result<Shim, String> {
     let image = IMAGE.ok_or(ABSENT)?;
-    let failed = |what: &str, error: &dyn core::fmt::Display| format!("loading DPDK: {what}: {error}");
-    let image = Image::lay_out("holdfast-dpdk", image).map_err(|error| failed("its memory", &error))?;
+    let failed =
+        |what: &str, error: &dyn core::fmt::Display| format!("loading DPDK: {what}: {error}");
+    let image =
+        Image::lay_out("holdfast-dpdk", image).map_err(|error| failed("its memory", &error))?;
     // SAFETY: the image is the shim that was built with this program; its only
     // initialisation, and its libraries', is DPDK's, which registers drivers. No other
     // part of this process is touched.
@@ -238,7 +257,11 @@ impl Dpdk {
         let unavailable = |text: String| Err(PortError::Unavailable(text));
         let arguments = match CString::new(device) {
             Ok(arguments) if !device.is_empty() => arguments,
-            _ => return unavailable("`dpdk:DEVICE` names a network card's address or a virtual device".to_owned()),
+            _ => {
+                return unavailable(
+                    "`dpdk:DEVICE` names a network card's address or a virtual device".to_owned(),
+                );
+            }
         };
         let _one_at_a_time = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
         let shim = match SHIM.get_or_init(|| without_inheritance(load)) {
@@ -251,7 +274,16 @@ impl Dpdk {
             // SAFETY: `arguments` ends with a zero byte; the shim writes to `info`,
             // `errno` and the `len` bytes of `text`, which outlive the call; CONTROL is
             // held.
-            unsafe { (shim.open)(arguments.as_ptr(), BUFFER_LEN as u32, &raw mut info, &raw mut errno, text, len) }
+            unsafe {
+                (shim.open)(
+                    arguments.as_ptr(),
+                    BUFFER_LEN as u32,
+                    &raw mut info,
+                    &raw mut errno,
+                    text,
+                    len,
+                )
+            }
         });
         let Some(found) = NonNull::new(found) else { return Err(refused(device, errno, &why)) };
         Ok(Dpdk {
@@ -280,7 +312,9 @@ impl Dpdk {
                 (Loss::DeviceRxErrors, stats.receive_errors, self.counted.receive_errors),
                 (Loss::DeviceTxErrors, stats.transmit_errors, self.counted.transmit_errors),
             ];
-            losses.into_iter().for_each(|(loss, now, before)| lose(&mut self.losses, loss, now.saturating_sub(before)));
+            losses.into_iter().for_each(|(loss, now, before)| {
+                lose(&mut self.losses, loss, now.saturating_sub(before))
+            });
             self.counted = stats;
         }
     }
@@ -371,7 +405,9 @@ impl Port for Dpdk {
         }
         // SAFETY: the device is open; each frame is the room of a buffer of its own, to
         // which no other code writes, and `want` is at most BATCH.
-        let got = unsafe { (self.shim.receive)(self.device.as_ptr(), frames.as_mut_ptr(), want as u32) } as usize;
+        let got =
+            unsafe { (self.shim.receive)(self.device.as_ptr(), frames.as_mut_ptr(), want as u32) }
+                as usize;
         for (mut packet, frame) in self.spare.drain(..got).zip(&frames) {
             if packet.set_range(HEADROOM, frame.len as usize) {
                 into.push(packet);
@@ -392,14 +428,18 @@ impl Port for Dpdk {
                     self.drops.count(DropReason::FrameTooLarge);
                     continue;
                 }
-                list[count] = Frame { data: bytes.as_ptr().cast_mut(), room: 0, len: bytes.len() as u32 };
+                list[count] =
+                    Frame { data: bytes.as_ptr().cast_mut(), room: 0, len: bytes.len() as u32 };
                 count += 1;
             }
             // SAFETY: the device is open; each frame is the bytes of a packet in `batch`,
             // which outlives the call and is only read; `count` is at most BATCH.
-            let sent = unsafe { (self.shim.transmit)(self.device.as_ptr(), list.as_ptr(), count as u32) } as usize;
+            let sent =
+                unsafe { (self.shim.transmit)(self.device.as_ptr(), list.as_ptr(), count as u32) }
+                    as usize;
             if sent < count {
-                let reason = if self.is_up() { DropReason::QueueFull } else { DropReason::PortDown };
+                let reason =
+                    if self.is_up() { DropReason::QueueFull } else { DropReason::PortDown };
                 self.drops.add_count(reason, (count - sent) as u64);
             }
         }
@@ -422,6 +462,8 @@ impl Port for Dpdk {
 
     fn take_losses(&mut self, into: &mut Losses) {
         self.look_at_stats();
-        core::mem::take(&mut self.losses).into_iter().for_each(|(loss, count)| lose(into, loss, count));
+        core::mem::take(&mut self.losses)
+            .into_iter()
+            .for_each(|(loss, count)| lose(into, loss, count));
     }
 }

@@ -103,7 +103,8 @@ pub(super) struct Linux {
 impl Linux {
     pub(super) fn open(wanted: Wanted, name: &str) -> Result<Linux, PortError> {
         let driver = Driver::open(wanted, name)?;
-        let (driver_name, mac, mtu) = (driver.port().driver(), driver.port().mac(), driver.port().mtu());
+        let (driver_name, mac, mtu) =
+            (driver.port().driver(), driver.port().mac(), driver.port().mtu());
         let mut port = Linux {
             name: name.to_owned(),
             wanted,
@@ -324,6 +325,9 @@ mod tests {
         assert!(lost > 0 && taken + lost >= SENT, "{taken} taken, {losses:?}");
         losses.clear();
         port.take_losses(&mut losses);
-        assert!(losses.get(&Loss::PacketSocketFull).is_none_or(|again| *again < lost), "{losses:?}");
+        assert!(
+            losses.get(&Loss::PacketSocketFull).is_none_or(|again| *again < lost),
+            "{losses:?}"
+        );
     }
 }

@@ -72,7 +72,17 @@ impl MemoryPort {
     pub fn new(name: &str, mac: Mac, mtu: u16) -> io::Result<(MemoryPort, MemoryLink)> {
         let (incoming, outgoing) = (Queue::new()?, Queue::new()?);
         let link = MemoryLink { to_port: incoming.clone(), from_port: outgoing.clone() };
-        Ok((MemoryPort { name: name.to_owned(), mac, mtu, incoming, outgoing, drops: DropCounters::default() }, link))
+        Ok((
+            MemoryPort {
+                name: name.to_owned(),
+                mac,
+                mtu,
+                incoming,
+                outgoing,
+                drops: DropCounters::default(),
+            },
+            link,
+        ))
     }
 }
 

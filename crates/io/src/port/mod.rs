@@ -40,7 +40,9 @@ pub enum PortError {
 impl core::fmt::Display for PortError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            PortError::Unavailable(text) | PortError::Busy(text) | PortError::Permission(text) => f.write_str(text),
+            PortError::Unavailable(text) | PortError::Busy(text) | PortError::Permission(text) => {
+                f.write_str(text)
+            }
         }
     }
 }

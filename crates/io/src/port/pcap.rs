@@ -51,10 +51,13 @@ impl Pcap {
     /// # Errors
     /// A file cannot be opened, or is not a capture of Ethernet frames.
     pub fn open(files: &str) -> Result<Pcap, PortError> {
-        let unavailable = |file: &str, error: String| PortError::Unavailable(format!("`{file}`: {error}"));
+        let unavailable =
+            |file: &str, error: String| PortError::Unavailable(format!("`{file}`: {error}"));
         let (input, output) = files.split_once(',').unwrap_or((files, ""));
         if input.is_empty() && output.is_empty() {
-            return Err(PortError::Unavailable("`pcap:IN,OUT` names a file to read, one to write, or both".to_owned()));
+            return Err(PortError::Unavailable(
+                "`pcap:IN,OUT` names a file to read, one to write, or both".to_owned(),
+            ));
         }
         if input == output {
             return Err(unavailable(input, "is read and written at the same time".to_owned()));
@@ -62,14 +65,21 @@ impl Pcap {
         let reader = match input {
             "" => None,
             file => {
-                let opened = File::open(file).map_err(|error| unavailable(file, error.to_string()))?;
+                let opened =
+                    File::open(file).map_err(|error| unavailable(file, error.to_string()))?;
                 let reader = PcapReader::new(BufReader::new(opened)).map_err(|error| {
-                    unavailable(file, format!("no pcap file ({error}); `editcap -F pcap` converts other formats"))
+                    unavailable(
+                        file,
+                        format!("no pcap file ({error}); `editcap -F pcap` converts other formats"),
+                    )
                 })?;
                 if reader.header().datalink != DataLink::ETHERNET {
                     return Err(unavailable(
                         file,
-                        format!("a capture of {:?}, not of Ethernet frames", reader.header().datalink),
+                        format!(
+                            "a capture of {:?}, not of Ethernet frames",
+                            reader.header().datalink
+                        ),
                     ));
                 }
                 Some(reader)
@@ -78,12 +88,14 @@ impl Pcap {
         let writer = match output {
             "" => None,
             file => {
-                let made = File::create(file).map_err(|error| unavailable(file, error.to_string()))?;
+                let made =
+                    File::create(file).map_err(|error| unavailable(file, error.to_string()))?;
                 Some(PcapWriter::new(made).map_err(|error| unavailable(file, error.to_string()))?)
             }
         };
-        let readable = eventfd(u32::from(reader.is_some()), EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(|error| unavailable(files, error.to_string()))?;
+        let readable =
+            eventfd(u32::from(reader.is_some()), EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+                .map_err(|error| unavailable(files, error.to_string()))?;
         Ok(Pcap {
             name: files.to_owned(),
             mac: next_mac(),
@@ -132,8 +144,13 @@ impl Pcap {
             return;
         }
         let Some(writer) = &mut self.writer else { return };
-        let timestamp = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let written = writer.write_packet(&PcapPacket { timestamp, orig_len: frame.len() as u32, data: Cow::Borrowed(frame) });
+        let timestamp =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let written = writer.write_packet(&PcapPacket {
+            timestamp,
+            orig_len: frame.len() as u32,
+            data: Cow::Borrowed(frame),
+        });
         self.up = written.is_ok();
         if written.is_err() {
             self.drops.count(DropReason::PortDown);

@@ -86,7 +86,9 @@ fn fill_checksum(frame: &mut [u8], layers: &Layers) {
     let (l4, end) = (layers.l4 as usize, layers.end as usize);
     let Some(at) = checksum_offset(layers) else { return };
     let pseudo = pseudo_sum(frame, layers);
-    let Some(segment) = frame.get_mut(l4..end).filter(|segment| segment.len() >= at + 2) else { return };
+    let Some(segment) = frame.get_mut(l4..end).filter(|segment| segment.len() >= at + 2) else {
+        return;
+    };
     segment[at..at + 2].fill(0);
     let sum = match !checksum::fold(pseudo + segment.len() as u64 + checksum::sum(segment)) {
         0 => 0xffff,
@@ -106,7 +108,9 @@ pub(super) fn cut(
     let layers = Layers::parse(frame).map_err(DropReason::from)?;
     let kind = header.segmentation & !WITH_ECN;
     let transport_len = match (kind, layers.protocol) {
-        (SEGMENT_TCP4 | SEGMENT_TCP6, proto::TCP) => (frame[layers.l4 as usize + 12] >> 4) as usize * 4,
+        (SEGMENT_TCP4 | SEGMENT_TCP6, proto::TCP) => {
+            (frame[layers.l4 as usize + 12] >> 4) as usize * 4
+        }
         (SEGMENT_UDP, proto::UDP) => size_of::<Udp>(),
         _ => return Err(DropReason::FrameTooLarge),
     };
@@ -128,7 +132,14 @@ pub(super) fn cut(
                 return Err(DropReason::FrameTooLarge);
             }
         }
-        set_headers(packet.bytes_mut(), &layers, number, number * size, part.len() + transport_len, number + 1 == count);
+        set_headers(
+            packet.bytes_mut(),
+            &layers,
+            number,
+            number * size,
+            part.len() + transport_len,
+            number + 1 == count,
+        );
         into.push(packet);
     }
     Ok(())
@@ -136,7 +147,14 @@ pub(super) fn cut(
 
 /// Adapts the copied headers of segment `number`, which begins `offset` bytes into the
 /// payload and has `l4_len` bytes of transport.
-fn set_headers(frame: &mut [u8], layers: &Layers, number: usize, offset: usize, l4_len: usize, is_last: bool) {
+fn set_headers(
+    frame: &mut [u8],
+    layers: &Layers,
+    number: usize,
+    offset: usize,
+    l4_len: usize,
+    is_last: bool,
+) {
     let (l3, l4) = (layers.l3 as usize, layers.l4 as usize);
     let mut own = *layers;
     own.end = (l4 + l4_len) as u16;
@@ -154,7 +172,8 @@ fn set_headers(frame: &mut [u8], layers: &Layers, number: usize, offset: usize, 
     }
     if layers.protocol == proto::TCP {
         let at = l4 + core::mem::offset_of!(Tcp, sequence);
-        let sequence = u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]).wrapping_add(offset as u32);
+        let sequence = u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
+            .wrapping_add(offset as u32);
         frame[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
         if !is_last {
             frame[l4 + core::mem::offset_of!(Tcp, flags)] &= !(tcp_flags::FIN | tcp_flags::PSH);
@@ -188,18 +207,28 @@ mod tests {
     #[test]
     fn a_large_packet_becomes_segments_that_a_receiver_accepts() {
         let frame = tcp_frame(4000);
-        let header =
-            VirtioHeader { flags: NEEDS_CHECKSUM, segmentation: SEGMENT_TCP4, segment_len: 1448, ..VirtioHeader::default() };
+        let header = VirtioHeader {
+            flags: NEEDS_CHECKSUM,
+            segmentation: SEGMENT_TCP4,
+            segment_len: 1448,
+            ..VirtioHeader::default()
+        };
         let mut pool = MemoryPool::new(8);
         let mut packets = Vec::new();
         cut(&frame, header, &mut pool, &mut packets).unwrap();
-        assert_eq!(packets.iter().map(Packet::len).collect::<Vec<_>>(), [54 + 1448, 54 + 1448, 54 + 1104]);
+        assert_eq!(
+            packets.iter().map(Packet::len).collect::<Vec<_>>(),
+            [54 + 1448, 54 + 1448, 54 + 1104]
+        );
         let mut payload = Vec::new();
         for (number, packet) in packets.iter_mut().enumerate() {
             packet.parse().unwrap();
             let bytes = packet.bytes();
             assert_eq!(checksum::checksum(&bytes[14..34]), 0);
-            assert_eq!(checksum::transport(&bytes[26..30], &bytes[30..34], proto::TCP, &bytes[34..]), 0);
+            assert_eq!(
+                checksum::transport(&bytes[26..30], &bytes[30..34], proto::TCP, &bytes[34..]),
+                0
+            );
             let tcp = packet.tcp().unwrap();
             assert_eq!(tcp.sequence.get(), 0xffff_fff0u32.wrapping_add(1448 * number as u32));
             assert_eq!(tcp.flags & tcp_flags::PSH != 0, number == 2, "only the last pushes");
@@ -215,12 +244,25 @@ mod tests {
     fn what_cannot_be_cut_is_refused() {
         let mut pool = MemoryPool::new(2);
         let mut packets = Vec::new();
-        let header = VirtioHeader { segmentation: SEGMENT_UDP, segment_len: 100, ..VirtioHeader::default() };
-        assert_eq!(cut(&tcp_frame(500), header, &mut pool, &mut packets), Err(DropReason::FrameTooLarge));
-        let header = VirtioHeader { segmentation: SEGMENT_TCP4, segment_len: 0, ..VirtioHeader::default() };
-        assert_eq!(cut(&tcp_frame(500), header, &mut pool, &mut packets), Err(DropReason::BadLength));
+        let header =
+            VirtioHeader { segmentation: SEGMENT_UDP, segment_len: 100, ..VirtioHeader::default() };
+        assert_eq!(
+            cut(&tcp_frame(500), header, &mut pool, &mut packets),
+            Err(DropReason::FrameTooLarge)
+        );
+        let header =
+            VirtioHeader { segmentation: SEGMENT_TCP4, segment_len: 0, ..VirtioHeader::default() };
+        assert_eq!(
+            cut(&tcp_frame(500), header, &mut pool, &mut packets),
+            Err(DropReason::BadLength)
+        );
         for len in 0..60 {
-            let _ = cut(&tcp_frame(500)[..len], VirtioHeader { segment_len: 100, ..header }, &mut pool, &mut packets);
+            let _ = cut(
+                &tcp_frame(500)[..len],
+                VirtioHeader { segment_len: 100, ..header },
+                &mut pool,
+                &mut packets,
+            );
         }
         assert!(packets.is_empty());
     }

@@ -115,12 +115,14 @@ impl Udp {
                 "no device of this host has the address {}: `ip address` lists those that are there",
                 local.ip()
             )),
-            ErrorKind::AddrInUse => {
-                PortError::Busy(format!("another program has UDP port {}: `ss -lunp` names it", local.port()))
-            }
+            ErrorKind::AddrInUse => PortError::Busy(format!(
+                "another program has UDP port {}: `ss -lunp` names it",
+                local.port()
+            )),
             _ => PortError::Unavailable(format!("UDP at {local}: {error}")),
         };
-        let hosts: Vec<_> = addresses.iter().map(|address| (*address != local).then_some(*address)).collect();
+        let hosts: Vec<_> =
+            addresses.iter().map(|address| (*address != local).then_some(*address)).collect();
         let socket = UdpSocket::bind(local).map_err(refused)?;
         socket.set_nonblocking(true).map_err(refused)?;
         let (level, discover) = match local {
@@ -128,21 +130,32 @@ impl Udp {
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
         // The path's MTU is not discovered: routers' messages are unauthenticated.
-        device::option(socket.as_fd(), level, discover, &libc::IP_PMTUDISC_PROBE).map_err(refused)?;
+        device::option(socket.as_fd(), level, discover, &libc::IP_PMTUDISC_PROBE)
+            .map_err(refused)?;
         // Larger buffers if allowed; the default works too, with more loss in bursts.
         let _ = device::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(8 << 20));
         let _ = device::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(8 << 20));
-        let ways: Vec<io::Result<()>> = hosts.iter().flatten().map(|peer| find_way(local, *peer)).collect();
+        let ways: Vec<io::Result<()>> =
+            hosts.iter().flatten().map(|peer| find_way(local, *peer)).collect();
         if ways.is_empty() {
             return Err(PortError::Unavailable("there is no other host".to_owned()));
         }
-        if let Some(error) = ways.iter().all(Result::is_err).then(|| ways.into_iter().find_map(Result::err)).flatten() {
-            let text = format!("no way leads from {local} to any other host ({error}): `ip route get ADDRESS` shows the ways");
+        if let Some(error) = ways
+            .iter()
+            .all(Result::is_err)
+            .then(|| ways.into_iter().find_map(Result::err))
+            .flatten()
+        {
+            let text = format!(
+                "no way leads from {local} to any other host ({error}): `ip route get ADDRESS` shows the ways"
+            );
             return Err(PortError::Unavailable(text));
         }
         let device = device::mtu_at(local.ip()).map_err(refused)?;
         let header = if local.is_ipv4() { 20 } else { 40 };
-        let mtu = device.min(path.unwrap_or(u16::MAX).into()).saturating_sub(header + UDP_LEN + ETHERNET_LEN) as u16;
+        let mtu = device
+            .min(path.unwrap_or(u16::MAX).into())
+            .saturating_sub(header + UDP_LEN + ETHERNET_LEN) as u16;
         Ok(Udp {
             name: format!("udp:{local}"),
             socket,
@@ -200,7 +213,8 @@ impl Port for Udp {
         if self.places.len() <= at {
             self.places.resize(at + 1, None);
         }
-        self.places[at] = host.filter(|host| self.hosts.get(usize::from(*host)).is_some_and(Option::is_some));
+        self.places[at] =
+            host.filter(|host| self.hosts.get(usize::from(*host)).is_some_and(Option::is_some));
     }
 
     fn receive(&mut self, max: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
@@ -216,7 +230,8 @@ impl Port for Udp {
         }
         let mut names = [Name::EMPTY; BATCH];
         // SAFETY: all zero is a valid value of these plain structures.
-        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
+        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { (zeroed(), zeroed()) };
         for (at, packet) in self.spare.iter_mut().take(want).enumerate() {
             let room = &mut packet.buffer_mut()[HEADROOM..];
             vectors[at] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
@@ -229,7 +244,13 @@ impl Port for Udp {
         // `names`; all of them outlive the call, and the kernel writes no more than their
         // lengths.
         let got = unsafe {
-            libc::recvmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), want as u32, libc::MSG_DONTWAIT, core::ptr::null_mut())
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                want as u32,
+                libc::MSG_DONTWAIT,
+                core::ptr::null_mut(),
+            )
         };
         if got < 0 {
             self.up &= !is_down(&io::Error::last_os_error());
@@ -239,9 +260,9 @@ impl Port for Udp {
         let mut received = core::mem::take(&mut self.received);
         received.extend(self.spare.drain(..got as usize));
         for ((mut packet, message), name) in received.drain(..).zip(&messages).zip(&names) {
-            let is_known = name
-                .read()
-                .is_some_and(|(ip, port)| self.hosts.iter().flatten().any(|host| host.ip() == ip && host.port() == port));
+            let is_known = name.read().is_some_and(|(ip, port)| {
+                self.hosts.iter().flatten().any(|host| host.ip() == ip && host.port() == port)
+            });
             let is_whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
             let reason = match (is_known, is_whole) {
                 (false, _) => Some(DropReason::UnknownHost),
@@ -262,16 +283,24 @@ impl Port for Udp {
     fn transmit(&mut self, frames: &mut Vec<Released<Packet>>, pool: &mut dyn PacketPool) {
         let mut names = [Name::EMPTY; BATCH];
         // SAFETY: all zero is a valid value of these plain structures.
-        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
+        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { (zeroed(), zeroed()) };
         let mut filled = 0;
         for frame in frames.iter() {
             let bytes = frame.get().bytes();
             let place = self.place_of(bytes);
             for at in 0..self.hosts.len() {
-                let Some(host) = self.hosts[at].filter(|_| place.is_none_or(|place| usize::from(place) == at)) else { continue };
+                let Some(host) =
+                    self.hosts[at].filter(|_| place.is_none_or(|place| usize::from(place) == at))
+                else {
+                    continue;
+                };
                 let (name, len) = Name::of(host);
                 names[filled] = name;
-                vectors[filled] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+                vectors[filled] = libc::iovec {
+                    iov_base: bytes.as_ptr().cast_mut().cast(),
+                    iov_len: bytes.len(),
+                };
                 messages[filled].msg_hdr.msg_name = (&raw mut names[filled]).cast();
                 messages[filled].msg_hdr.msg_namelen = len;
                 messages[filled].msg_hdr.msg_iov = &raw mut vectors[filled];
@@ -280,13 +309,29 @@ impl Port for Udp {
                 if filled == BATCH {
                     // SAFETY: every name is one of `names`, every vector the bytes of one
                     // of `frames`; both outlive the call.
-                    unsafe { device::send_batch(self.socket.as_fd(), &mut messages, &mut self.up, is_down, &mut self.drops) };
+                    unsafe {
+                        device::send_batch(
+                            self.socket.as_fd(),
+                            &mut messages,
+                            &mut self.up,
+                            is_down,
+                            &mut self.drops,
+                        )
+                    };
                     filled = 0;
                 }
             }
         }
         // SAFETY: as above.
-        unsafe { device::send_batch(self.socket.as_fd(), &mut messages[..filled], &mut self.up, is_down, &mut self.drops) };
+        unsafe {
+            device::send_batch(
+                self.socket.as_fd(),
+                &mut messages[..filled],
+                &mut self.up,
+                is_down,
+                &mut self.drops,
+            )
+        };
         for frame in frames.drain(..) {
             pool.put(frame.into_inner());
         }
@@ -309,7 +354,8 @@ mod tests {
 
     /// Addresses of hosts on this machine, each with a free port.
     fn addresses(ip: &str, count: usize) -> Vec<SocketAddr> {
-        let sockets: Vec<UdpSocket> = (0..count).map(|_| UdpSocket::bind((ip, 0)).unwrap()).collect();
+        let sockets: Vec<UdpSocket> =
+            (0..count).map(|_| UdpSocket::bind((ip, 0)).unwrap()).collect();
         sockets.iter().map(|socket| socket.local_addr().unwrap()).collect()
     }
 
@@ -364,7 +410,8 @@ mod tests {
             let expect = |ports: &mut Vec<Udp>, pool: &mut MemoryPool, number: u8, at: &[usize]| {
                 send(&mut ports[0], pool, &[frame(16, number)]);
                 for (host, port) in ports.iter_mut().enumerate() {
-                    let wanted = if at.contains(&host) { vec![frame(16, number)] } else { Vec::new() };
+                    let wanted =
+                        if at.contains(&host) { vec![frame(16, number)] } else { Vec::new() };
                     assert_eq!(received(port, pool), wanted, "host {host}, {number}");
                 }
             };
@@ -431,7 +478,10 @@ mod tests {
     fn an_address_must_be_there_and_free() {
         let addresses = addresses("127.0.0.1", 2);
         let first = Udp::open(&addresses, 0, None).unwrap();
-        assert_eq!((first.name(), first.driver()), (format!("udp:{}", addresses[0]).as_str(), "udp"));
+        assert_eq!(
+            (first.name(), first.driver()),
+            (format!("udp:{}", addresses[0]).as_str(), "udp")
+        );
         assert!(first.mtu() > 1500, "the loopback device's, less the headers");
         assert_eq!(Udp::open(&addresses, 1, Some(1400)).unwrap().mtu(), 1400 - 20 - 8 - 14);
         assert!(matches!(Udp::open(&addresses, 0, None), Err(PortError::Busy(_))));

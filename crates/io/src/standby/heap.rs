@@ -53,8 +53,16 @@ pub(super) fn create() -> io::Result<()> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing. No
     // other process has the file, so its size stays.
-    let start =
-        unsafe { rustix::mm::mmap(core::ptr::null_mut(), SPAN, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0)? } as usize;
+    let start = unsafe {
+        rustix::mm::mmap(
+            core::ptr::null_mut(),
+            SPAN,
+            ProtFlags::READ | ProtFlags::WRITE,
+            flags,
+            &fd,
+            0,
+        )?
+    } as usize;
     let head = start as *mut Head;
     // SAFETY: the mapping begins with a page of zeroes, which is a valid `Head`, aligned
     // to a page; no other code knows of it yet.
@@ -137,7 +145,9 @@ fn class(size: usize) -> (usize, usize) {
     let bits = (size - 1).ilog2();
     let quarter = 1usize << (bits - 2);
     let quarters = size.div_ceil(quarter);
-    let class = (SMALL.trailing_zeros() - SMALLEST) as usize + 4 * (bits - SMALL.trailing_zeros()) as usize + (quarters - 4);
+    let class = (SMALL.trailing_zeros() - SMALLEST) as usize
+        + 4 * (bits - SMALL.trailing_zeros()) as usize
+        + (quarters - 4);
     (class, quarters * quarter)
 }
 
@@ -146,7 +156,8 @@ fn class(size: usize) -> (usize, usize) {
 /// # Safety
 /// The calling thread is in [`enter`].
 pub(crate) unsafe fn allocate(layout: Layout) -> *mut u8 {
-    let (class, size) = class(layout.size().max(if layout.align() <= SMALL { layout.align() } else { 0 }));
+    let (class, size) =
+        class(layout.size().max(if layout.align() <= SMALL { layout.align() } else { 0 }));
     if class >= CLASSES {
         return core::ptr::null_mut();
     }
@@ -191,7 +202,8 @@ pub(crate) unsafe fn allocate_zeroed(layout: Layout) -> *mut u8 {
 /// The block was made by [`allocate`] with this layout and is not used any more, and the
 /// calling thread is the only one that uses this heap now.
 pub(crate) unsafe fn free(pointer: *mut u8, layout: Layout) {
-    let (class, size) = class(layout.size().max(if layout.align() <= SMALL { layout.align() } else { 0 }));
+    let (class, size) =
+        class(layout.size().max(if layout.align() <= SMALL { layout.align() } else { 0 }));
     if size >= PAGE && super::log::keeps(pointer as usize, size) {
         return;
     }
@@ -218,7 +230,10 @@ mod tests {
             if number == last {
                 assert_eq!(room, last_size);
             } else {
-                assert!(number > last && room > last_size, "{size}: class {number} of {room} behind {last} of {last_size}");
+                assert!(
+                    number > last && room > last_size,
+                    "{size}: class {number} of {room} behind {last} of {last_size}"
+                );
             }
             (last, last_size) = (number, room);
         }

@@ -70,7 +70,9 @@ impl Watch {
             *seen = Seen::now(beats);
             return;
         }
-        let Some(worker) = Pid::from_raw(pair.worker.load(Ordering::Relaxed) as i32) else { return };
+        let Some(worker) = Pid::from_raw(pair.worker.load(Ordering::Relaxed) as i32) else {
+            return;
+        };
         let enough = self.patience.as_nanos() as u64 / 2;
         let Some(waits) = seen.stall.waits(number(worker), beats, enough) else { return };
         if !waits && seen.since.elapsed() >= self.patience {
@@ -107,7 +109,8 @@ fn number(pid: Pid) -> u32 {
 fn watch_parent() -> io::Result<()> {
     extern "C" fn on_end(_: i32) {
         let is_adopted = || parent() == STARTER.load(Ordering::Relaxed);
-        let follow = || rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+        let follow =
+            || rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
         if !is_adopted() || !follow() || !is_adopted() {
             // SAFETY: ends the process, as a handler may.
             unsafe { libc::_exit(NO_WAY_BACK) }
@@ -220,7 +223,9 @@ impl Keeper {
                 }
             }
             if let Some(status) = self.worker_ended() {
-                if let Some(code) = status.and_then(WaitStatus::exit_status).or_else(|| self.shared.code()) {
+                if let Some(code) =
+                    status.and_then(WaitStatus::exit_status).or_else(|| self.shared.code())
+                {
                     return Ok(code);
                 }
                 self.follow(status, work)?;
@@ -245,7 +250,11 @@ impl Keeper {
     /// Follows the end of the worker. Its heir is the standby, or a new process without
     /// one. Waits until the heir works. If the heir refuses because it cannot take over,
     /// this process ends as the worker did.
-    fn follow(&mut self, status: Option<WaitStatus>, work: &mut impl FnMut(Turns) -> i32) -> io::Result<()> {
+    fn follow(
+        &mut self,
+        status: Option<WaitStatus>,
+        work: &mut impl FnMut(Turns) -> i32,
+    ) -> io::Result<()> {
         let last = core::mem::replace(
             &mut self.worker,
             match self.standby.take() {
@@ -381,8 +390,13 @@ fn start(shared: &'static Shared, work: &mut impl FnMut(Turns) -> i32) -> io::Re
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            let follows = rustix::process::set_parent_process_death_signal(Some(PARENT_ENDED)).is_ok();
-            let code = if follows && parent() == keeper { live(shared, keeper, work) } else { NO_WAY_BACK };
+            let follows =
+                rustix::process::set_parent_process_death_signal(Some(PARENT_ENDED)).is_ok();
+            let code = if follows && parent() == keeper {
+                live(shared, keeper, work)
+            } else {
+                NO_WAY_BACK
+            };
             // SAFETY: ends the process, and leaves alone what belongs to the keeper.
             unsafe { libc::_exit(code) }
         }

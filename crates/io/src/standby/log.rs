@@ -80,7 +80,8 @@ static TOUCHED_PAGES: [AtomicUsize; TOUCHED] = [const { AtomicUsize::new(0) }; T
 /// Recent touches by hash of the page: page number and count.
 static HEAT: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 static EXEMPT_COUNT: AtomicUsize = AtomicUsize::new(0);
-static EXEMPT_RANGES: [(AtomicUsize, AtomicUsize); EXEMPT] = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; EXEMPT];
+static EXEMPT_RANGES: [(AtomicUsize, AtomicUsize); EXEMPT] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; EXEMPT];
 
 pub(super) fn create() -> io::Result<()> {
     let memory = SharedMemory::create("holdfast-undo", ENTRIES + ROOM)?;
@@ -125,7 +126,8 @@ pub(super) fn scratch(address: usize, len: usize) {
 /// True if the block, or a part of it, is exempt and must stay so.
 pub(super) fn keeps(address: usize, len: usize) -> bool {
     let ranges = EXEMPT_RANGES[..EXEMPT_COUNT.load(Ordering::Relaxed)].iter();
-    let mut ranges = ranges.map(|(from, to)| (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed)));
+    let mut ranges =
+        ranges.map(|(from, to)| (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed)));
     ranges.any(|(from, to)| address < to && from < address + len)
 }
 
@@ -313,7 +315,8 @@ fn protect(start: usize, len: usize, flags: MprotectFlags) -> bool {
 }
 
 fn set_writable(start: usize, len: usize, is_writable: bool) {
-    let flags = if is_writable { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::READ };
+    let flags =
+        if is_writable { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::READ };
     if !protect(start, len, flags) && !is_writable {
         // A page that stays writable would change unnoticed: the log is not reliable any
         // more.
@@ -386,7 +389,11 @@ pub(super) fn undo() -> Option<bool> {
             let tail = (log.entries + used) as *const usize;
             let (address, len) = (*tail.sub(2), *tail.sub(1));
             let start = used.checked_sub(round(len) + 16)?;
-            core::ptr::copy_nonoverlapping((log.entries + start) as *const u8, address as *mut u8, len);
+            core::ptr::copy_nonoverlapping(
+                (log.entries + start) as *const u8,
+                address as *mut u8,
+                len,
+            );
             used = start;
         }
     }

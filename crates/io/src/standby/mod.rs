@@ -92,7 +92,10 @@ impl Shared {
         unsafe {
             let mut attributes = core::mem::zeroed::<libc::pthread_mutexattr_t>();
             check(libc::pthread_mutexattr_init(&mut attributes))?;
-            check(libc::pthread_mutexattr_setpshared(&mut attributes, libc::PTHREAD_PROCESS_SHARED))?;
+            check(libc::pthread_mutexattr_setpshared(
+                &mut attributes,
+                libc::PTHREAD_PROCESS_SHARED,
+            ))?;
             check(libc::pthread_mutexattr_setrobust(&mut attributes, libc::PTHREAD_MUTEX_ROBUST))?;
             check(libc::pthread_mutex_init(lock, &attributes))?;
             check(libc::pthread_mutexattr_destroy(&mut attributes))?;
@@ -172,7 +175,9 @@ impl Turns {
     pub fn commit(&mut self) {
         let Some(shared) = SHARED.get() else { return };
         log::commit();
-        if shared.strikes.load(Ordering::Relaxed) != 0 || shared.suspect.load(Ordering::Relaxed) != 0 {
+        if shared.strikes.load(Ordering::Relaxed) != 0
+            || shared.suspect.load(Ordering::Relaxed) != 0
+        {
             shared.strikes.store(0, Ordering::Relaxed);
             shared.suspect.store(0, Ordering::Relaxed);
         }
@@ -244,7 +249,8 @@ fn watch_faults() -> io::Result<()> {
         // memory of its own, and makes system calls.
         unsafe {
             let mut action = core::mem::zeroed::<libc::sigaction>();
-            action.sa_sigaction = on_fault as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+            action.sa_sigaction =
+                on_fault as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             if libc::sigaction(signal, &action, core::ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());

@@ -24,9 +24,20 @@ fn apart(name: &str, child: impl FnOnce()) {
         std::process::exit(0);
     }
     let binary = std::env::current_exe().unwrap();
-    let arguments = [format!("standby::tests::{name}"), "--exact".into(), "--nocapture".into(), "--test-threads=1".into()];
-    let output = Command::new(binary).args(arguments).env(TURN, name).stdin(Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let arguments = [
+        format!("standby::tests::{name}"),
+        "--exact".into(),
+        "--nocapture".into(),
+        "--test-threads=1".into(),
+    ];
+    let output =
+        Command::new(binary).args(arguments).env(TURN, name).stdin(Stdio::null()).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// Memory that the test and all processes see, besides the state.
@@ -50,7 +61,13 @@ impl Board {
 
     fn pair(&self) -> Pair {
         let word = |at: usize| self.memory.word32(2048 + at * 4);
-        Pair { worker: word(0), standby: word(1), takeovers: word(2), keeper: word(3), deputy: word(4) }
+        Pair {
+            worker: word(0),
+            standby: word(1),
+            takeovers: word(2),
+            keeper: word(3),
+            deputy: word(4),
+        }
     }
 }
 
@@ -85,7 +102,14 @@ impl World {
 
     fn new() -> World {
         let table = vec![0; 1 << 16];
-        World { turn: 0, map: BTreeMap::new(), queue: VecDeque::new(), text: String::new(), table, hot: [0; 64] }
+        World {
+            turn: 0,
+            map: BTreeMap::new(),
+            queue: VecDeque::new(),
+            text: String::new(),
+            table,
+            hot: [0; 64],
+        }
     }
 
     fn advance(&mut self) {
@@ -178,10 +202,14 @@ fn killer(board: &Board, kills: u32) {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let (worker, standby) = (pair.worker.load(Ordering::SeqCst), pair.standby.load(Ordering::SeqCst));
+        let (worker, standby) =
+            (pair.worker.load(Ordering::SeqCst), pair.standby.load(Ordering::SeqCst));
         // A kill needs a standby that can take over, and a worker that has begun to note
         // its changes.
-        if standby == 0 || worker == standby || board.word(1).load(Ordering::SeqCst) != u64::from(worker) {
+        if standby == 0
+            || worker == standby
+            || board.word(1).load(Ordering::SeqCst) != u64::from(worker)
+        {
             rustix::thread::sched_yield();
             continue;
         }
@@ -217,8 +245,17 @@ fn every_heir_finds_the_last_turn_s_end() {
             let me = std::process::id();
             if turns.takes_over() {
                 let seen = shown.load(Ordering::SeqCst);
-                assert!(world.turn == seen || world.turn == seen + 1, "{} turns, {seen} were shown", world.turn);
-                assert_eq!(World::after(world.turn).digest(), world.digest(), "after {} turns", world.turn);
+                assert!(
+                    world.turn == seen || world.turn == seen + 1,
+                    "{} turns, {seen} were shown",
+                    world.turn
+                );
+                assert_eq!(
+                    World::after(world.turn).digest(),
+                    world.digest(),
+                    "after {} turns",
+                    world.turn
+                );
                 shown.store(world.turn, Ordering::SeqCst);
             }
             while board.word(0).load(Ordering::SeqCst) == 0 {
@@ -296,7 +333,11 @@ fn a_worker_is_replaced_before_its_first_turn() {
                     }
                 }
                 1 => enter(|| world.advance()),
-                _ => return i32::from(!turns.takes_over() || world.digest() != World::after(3).digest()),
+                _ => {
+                    return i32::from(
+                        !turns.takes_over() || world.digest() != World::after(3).digest(),
+                    );
+                }
             }
             while [0, me].contains(&pair.standby.load(Ordering::SeqCst)) {
                 rustix::thread::sched_yield();
@@ -390,8 +431,17 @@ fn keep_a_world(board: &Board) -> &'static AtomicU64 {
         let code = supervise(board.pair(), board.watch(), |mut turns| {
             if turns.takes_over() {
                 let seen = shown.load(Ordering::SeqCst);
-                assert!(world.turn == seen || world.turn == seen + 1, "{} turns, {seen} were shown", world.turn);
-                assert_eq!(World::after(world.turn).digest(), world.digest(), "after {} turns", world.turn);
+                assert!(
+                    world.turn == seen || world.turn == seen + 1,
+                    "{} turns, {seen} were shown",
+                    world.turn
+                );
+                assert_eq!(
+                    World::after(world.turn).digest(),
+                    world.digest(),
+                    "after {} turns",
+                    world.turn
+                );
             }
             while ends.load(Ordering::SeqCst) == 0 {
                 turns.begin(1);
@@ -500,7 +550,10 @@ fn without_keeper_and_deputy_the_standby_is_the_last() {
         };
         // A stopped keeper makes no other deputy before it is killed.
         send(keeper, libc::SIGSTOP);
-        let (_, status) = rustix::process::waitpid(Pid::from_raw(keeper as i32), WaitOptions::UNTRACED).unwrap().unwrap();
+        let (_, status) =
+            rustix::process::waitpid(Pid::from_raw(keeper as i32), WaitOptions::UNTRACED)
+                .unwrap()
+                .unwrap();
         assert!(status.stopped());
         [deputy, keeper].into_iter().for_each(|pid| send(pid, libc::SIGKILL));
         wait("keeper and deputy have ended", &|_| {
@@ -518,7 +571,10 @@ fn without_keeper_and_deputy_the_standby_is_the_last() {
         goes_on();
         assert_eq!(pair.takeovers.load(Ordering::SeqCst), 1);
         board.word(0).store(1, Ordering::SeqCst);
-        let (_, status) = rustix::process::waitpid(Pid::from_raw(standby as i32), WaitOptions::empty()).unwrap().unwrap();
+        let (_, status) =
+            rustix::process::waitpid(Pid::from_raw(standby as i32), WaitOptions::empty())
+                .unwrap()
+                .unwrap();
         assert_eq!(status.exit_status(), Some(7));
     });
 }
@@ -567,13 +623,17 @@ fn all_end_with_who_has_started_them() {
             if is_kept_by_a_deputy {
                 let [.., keeper, deputy] = all();
                 send(keeper, libc::SIGKILL);
-                wait("the deputy has a deputy", &|all| all[2] == deputy && ![0, deputy].contains(&all[3]) && is_whole(&pair));
+                wait("the deputy has a deputy", &|all| {
+                    all[2] == deputy && ![0, deputy].contains(&all[3]) && is_whole(&pair)
+                });
             }
             let were = all();
             send(were[0], libc::SIGSTOP);
             send(starter as u32, libc::SIGKILL);
             wait("nobody is left", &|_| !were.into_iter().any(process::lives));
-            [pair.worker, pair.standby, pair.keeper, pair.deputy].iter().for_each(|word| word.store(0, Ordering::SeqCst));
+            [pair.worker, pair.standby, pair.keeper, pair.deputy]
+                .iter()
+                .for_each(|word| word.store(0, Ordering::SeqCst));
         }
     });
 }
@@ -596,7 +656,10 @@ fn without_a_turn_the_keeper_ends_as_its_workers_did() {
             // SAFETY: ends this process only.
             unsafe { libc::_exit(5) };
         }
-        let status = rustix::process::waitpid(Pid::from_raw(keeper), WaitOptions::empty()).unwrap().unwrap().1;
+        let status = rustix::process::waitpid(Pid::from_raw(keeper), WaitOptions::empty())
+            .unwrap()
+            .unwrap()
+            .1;
         assert_eq!(status.terminating_signal(), Some(libc::SIGKILL));
     });
 }

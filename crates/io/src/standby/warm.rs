@@ -78,7 +78,11 @@ impl Mapping {
         let (start, end) = words.next()?.split_once('-')?;
         let address = |digits| usize::from_str_radix(digits, 16).ok();
         let [b'r', write, _, share] = *words.next()?.as_bytes() else { return None };
-        Some(Mapping { pages: address(start)?..address(end)?, is_writable: write == b'w', is_shared: share == b's' })
+        Some(Mapping {
+            pages: address(start)?..address(end)?,
+            is_writable: write == b'w',
+            is_shared: share == b's',
+        })
     }
 }
 
@@ -86,7 +90,9 @@ impl Mapping {
 fn resident(pages: Range<usize>) -> Vec<Range<usize>> {
     let mut exist = vec![0u8; pages.len() / PAGE];
     // SAFETY: the kernel writes one byte per page, and there are as many.
-    let answer = unsafe { libc::mincore(pages.start as *mut libc::c_void, exist.len() * PAGE, exist.as_mut_ptr()) };
+    let answer = unsafe {
+        libc::mincore(pages.start as *mut libc::c_void, exist.len() * PAGE, exist.as_mut_ptr())
+    };
     if answer != 0 {
         return Vec::new();
     }
@@ -109,10 +115,14 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernels_list_are_understood() {
-        let parsed = |line| Mapping::parse(line).map(|mapping| (mapping.pages, mapping.is_writable, mapping.is_shared));
+        let parsed = |line| {
+            Mapping::parse(line)
+                .map(|mapping| (mapping.pages, mapping.is_writable, mapping.is_shared))
+        };
         let code = "56545f400000-56545f816000 r-xp 00300000 fe:00 1234                       /usr/bin/holdfast";
         assert_eq!(parsed(code), Some((0x5654_5f40_0000..0x5654_5f81_6000, false, false)));
-        let shared = "7f95cf346000-7f95d1e88000 rw-s 00000000 00:01 77 /memfd:holdfast-arena (deleted)";
+        let shared =
+            "7f95cf346000-7f95d1e88000 rw-s 00000000 00:01 77 /memfd:holdfast-arena (deleted)";
         assert_eq!(parsed(shared), Some((0x7f95_cf34_6000..0x7f95_d1e8_8000, true, true)));
         assert_eq!(parsed("7f95d0000000-7f95d4000000 ---p 00000000 00:00 0 "), None);
         assert_eq!(parsed(""), None);
@@ -126,8 +136,10 @@ mod tests {
             memory.word32(page * PAGE + 8).store(1, Ordering::Relaxed);
         }
         let base = memory.address();
-        let found: Vec<_> =
-            resident(base..base + 64 * PAGE).iter().map(|run| (run.start - base) / PAGE..(run.end - base) / PAGE).collect();
+        let found: Vec<_> = resident(base..base + 64 * PAGE)
+            .iter()
+            .map(|run| (run.start - base) / PAGE..(run.end - base) / PAGE)
+            .collect();
         assert_eq!(found, [0..1, 3..5, 63..64]);
     }
 }

@@ -4,7 +4,10 @@
 //! its process has died, the same frames come again, and no other process has seen its
 //! output.
 
-use super::{AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, CACHE, DONE, FILL, RX, TX, pair, ring};
+use super::{
+    AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, CACHE, DONE, FILL, RX,
+    TX, pair, ring,
+};
 use crate::arena::ArenaMemory;
 use crate::bell;
 use crate::doorbell;
@@ -41,7 +44,12 @@ impl VportGuest {
     /// # Errors
     /// `InvalidData` if they are not a port of this version and its arena; else the
     /// kernel's error.
-    pub fn attach(arena: OwnedFd, port: OwnedFd, wake_host: OwnedFd, wake_guest: OwnedFd) -> io::Result<VportGuest> {
+    pub fn attach(
+        arena: OwnedFd,
+        port: OwnedFd,
+        wake_host: OwnedFd,
+        wake_guest: OwnedFd,
+    ) -> io::Result<VportGuest> {
         let arena = ArenaMemory::open(arena)?;
         let memory = super::open(port, arena.count())?;
         Ok(VportGuest {
@@ -119,7 +127,11 @@ impl VportGuest {
     /// Puts frames into the ring; [`VportGuest::publish`] shows them.
     pub fn transmit(&mut self, frames: &mut Vec<Packet>) {
         for packet in frames.drain(..) {
-            let descriptor = Descriptor { offset: packet.offset() as u16, len: packet.len() as u16, buffer: packet.id() };
+            let descriptor = Descriptor {
+                offset: packet.offset() as u16,
+                len: packet.len() as u16,
+                buffer: packet.id(),
+            };
             let (id, handle) = packet.into_id();
             self.handles.put(handle);
             // The ring has room for every buffer that the manager ever hands out; if it
@@ -214,7 +226,8 @@ impl PacketPool for VportGuest {
     fn put(&mut self, packet: Packet) {
         let (id, handle) = packet.into_id();
         self.handles.put(handle);
-        if self.cache.len() < CACHE || !self.done.push(Descriptor { buffer: id, offset: 0, len: 0 }) {
+        if self.cache.len() < CACHE || !self.done.push(Descriptor { buffer: id, offset: 0, len: 0 })
+        {
             self.cache.push(id);
         }
     }

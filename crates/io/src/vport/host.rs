@@ -1,8 +1,8 @@
 //! The manager's half of a virtual port.
 
 use super::{
-    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, DONE, ENTRIES, FILL, FILL_TARGET, LAYOUT,
-    LEN, RESERVE, RX, TX, pair, ring,
+    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, DONE,
+    ENTRIES, FILL, FILL_TARGET, LAYOUT, LEN, RESERVE, RX, TX, pair, ring,
 };
 use crate::arena::Arena;
 use crate::bell;
@@ -83,16 +83,26 @@ impl VportHost {
     /// `InvalidData` if they are not a port of this version and arena, or its rings are
     /// corrupt: its runtime can then only be ended. In all other cases the kernel's
     /// error.
-    pub fn adopt(id: u16, rings: OwnedFd, wake_host: OwnedFd, wake_guest: OwnedFd, arena: &Arena) -> io::Result<VportHost> {
+    pub fn adopt(
+        id: u16,
+        rings: OwnedFd,
+        wake_host: OwnedFd,
+        wake_guest: OwnedFd,
+        arena: &Arena,
+    ) -> io::Result<VportHost> {
         assert_ne!(id, 0, "0 is the manager");
         let memory = super::open(rings, arena.total() as u32)?;
-        let corrupt = |_: Corrupt| io::Error::new(io::ErrorKind::InvalidData, "the rings of the virtual port are spoilt");
+        let corrupt = |_: Corrupt| {
+            io::Error::new(io::ErrorKind::InvalidData, "the rings of the virtual port are spoilt")
+        };
         let is_guests = |descriptor: Descriptor| arena.is_of(descriptor.buffer, id);
         let rings = Rings {
             rx: Producer::adopt(ring(&memory, RX), is_guests).map_err(corrupt)?,
-            tx: Consumer::adopt(ring(&memory, TX), |descriptor| !is_guests(descriptor)).map_err(corrupt)?,
+            tx: Consumer::adopt(ring(&memory, TX), |descriptor| !is_guests(descriptor))
+                .map_err(corrupt)?,
             fill: Producer::adopt(ring(&memory, FILL), is_guests).map_err(corrupt)?,
-            done: Consumer::adopt(ring(&memory, DONE), |descriptor| !is_guests(descriptor)).map_err(corrupt)?,
+            done: Consumer::adopt(ring(&memory, DONE), |descriptor| !is_guests(descriptor))
+                .map_err(corrupt)?,
         };
         let mut host = VportHost::new(id, memory, rings, wake_host, wake_guest);
         host.outstanding = arena.held_by(id) as u32;
@@ -103,7 +113,13 @@ impl VportHost {
         Ok(host)
     }
 
-    fn new(id: u16, memory: SharedMemory, rings: Rings, wake_host: OwnedFd, wake_guest: OwnedFd) -> VportHost {
+    fn new(
+        id: u16,
+        memory: SharedMemory,
+        rings: Rings,
+        wake_host: OwnedFd,
+        wake_guest: OwnedFd,
+    ) -> VportHost {
         VportHost {
             id,
             rx: rings.rx,
@@ -155,7 +171,10 @@ impl VportHost {
     pub fn take_hands(&self) -> Option<(u16, u64)> {
         let [stamp, switch] = self.hands;
         let stamp = stamp.swap(0, Ordering::Acquire);
-        u16::try_from(switch.load(Ordering::Relaxed)).ok().filter(|_| stamp != 0).map(|switch| (switch, stamp))
+        u16::try_from(switch.load(Ordering::Relaxed))
+            .ok()
+            .filter(|_| stamp != 0)
+            .map(|switch| (switch, stamp))
     }
 
     /// The runtime's last word. The word outlives the runtime and its manager, and can be
@@ -186,11 +205,16 @@ impl VportHost {
     /// The packet.
     #[inline]
     pub fn send(&mut self, packet: Packet, arena: &mut Arena) -> Result<(), Packet> {
-        if self.broken || self.outstanding as usize >= ENTRIES || !matches!(self.rx.room(), Ok(1..)) {
+        if self.broken || self.outstanding as usize >= ENTRIES || !matches!(self.rx.room(), Ok(1..))
+        {
             self.counters.full += 1;
             return Err(packet);
         }
-        let descriptor = Descriptor { buffer: packet.id(), offset: packet.offset() as u16, len: packet.len() as u16 };
+        let descriptor = Descriptor {
+            buffer: packet.id(),
+            offset: packet.offset() as u16,
+            len: packet.len() as u16,
+        };
         // The check above has found room.
         if !self.rx.push(descriptor) {
             return Err(packet);
@@ -217,7 +241,12 @@ impl VportHost {
             match self.tx.pop() {
                 Ok(Some(descriptor)) => {
                     count += 1;
-                    match arena.take_back(descriptor.buffer, self.id, descriptor.offset as usize, descriptor.len as usize) {
+                    match arena.take_back(
+                        descriptor.buffer,
+                        self.id,
+                        descriptor.offset as usize,
+                        descriptor.len as usize,
+                    ) {
                         Some(packet) => {
                             self.outstanding -= 1;
                             into.push(packet);
@@ -259,12 +288,16 @@ impl VportHost {
             self.broken = true;
             return;
         };
-        let mut missing = FILL_TARGET.saturating_sub(waiting as u32).min(ENTRIES as u32 - self.outstanding.min(ENTRIES as u32));
+        let mut missing = FILL_TARGET
+            .saturating_sub(waiting as u32)
+            .min(ENTRIES as u32 - self.outstanding.min(ENTRIES as u32));
         if missing < FILL_TARGET / 4 {
             return;
         }
         while missing > 0 {
-            if !arena.give_free(self.id, |buffer| self.fill.push(Descriptor { buffer, offset: 0, len: 0 })) {
+            if !arena.give_free(self.id, |buffer| {
+                self.fill.push(Descriptor { buffer, offset: 0, len: 0 })
+            }) {
                 break;
             }
             self.outstanding += 1;

@@ -29,7 +29,8 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 /// The version changes with the offsets below.
-const LAYOUT: Layout = Layout { name: "the virtual port", magic: 0x686f_6c64_6661_7374, version: 6 };
+const LAYOUT: Layout =
+    Layout { name: "the virtual port", magic: 0x686f_6c64_6661_7374, version: 6 };
 /// Entries of every ring, and most buffers of a runtime.
 const ENTRIES: usize = 8192;
 /// Entries of the runtime's ring reserved for messages.

@@ -48,11 +48,15 @@ fn number(packet: &Packet) -> u64 {
 }
 
 fn waiting(memory: Memory<'_>) -> Vec<u32> {
-    let (head, written) = (memory.head.load(Ordering::Relaxed), memory.written.load(Ordering::Relaxed));
+    let (head, written) =
+        (memory.head.load(Ordering::Relaxed), memory.written.load(Ordering::Relaxed));
     let len = memory.entries.len();
     assert!(written.wrapping_sub(head) as usize <= len);
     (0..written.wrapping_sub(head))
-        .map(|at| (memory.entries[head.wrapping_add(at) as usize % len].load(Ordering::Relaxed) >> 32) as u32)
+        .map(|at| {
+            (memory.entries[head.wrapping_add(at) as usize % len].load(Ordering::Relaxed) >> 32)
+                as u32
+        })
         .collect()
 }
 
@@ -64,9 +68,20 @@ impl World {
         for id in 1..=PORTS as u16 {
             let host = VportHost::create(id, &mut arena).unwrap();
             let fds = host.fds().map(|fd: BorrowedFd<'_>| own(&fd));
-            let guest = VportGuest::attach(own(&arena.fd()), own(&fds[0]), own(&fds[1]), own(&fds[2])).unwrap();
+            let guest =
+                VportGuest::attach(own(&arena.fd()), own(&fds[0]), own(&fds[1]), own(&fds[2]))
+                    .unwrap();
             let memory = SharedMemory::open(own(&fds[0])).unwrap();
-            ports.push(Port { id, fds, memory, guest, hand: Vec::new(), seen: 0, sent: 0, host_seen: 0 });
+            ports.push(Port {
+                id,
+                fds,
+                memory,
+                guest,
+                hand: Vec::new(),
+                seen: 0,
+                sent: 0,
+                host_seen: 0,
+            });
             hosts.push(host);
         }
         let fds = arena.fds().map(|fd| own(&fd));
@@ -81,7 +96,9 @@ impl World {
         self.hosts.clear();
         for port in &self.ports {
             let [rings, wake_host, wake_guest] = &port.fds;
-            let host = VportHost::adopt(port.id, own(rings), own(wake_host), own(wake_guest), &self.arena).unwrap();
+            let host =
+                VportHost::adopt(port.id, own(rings), own(wake_host), own(wake_guest), &self.arena)
+                    .unwrap();
             self.hosts.push(host);
         }
         self.arena.reclaim_unknown(&self.ports.iter().map(|port| port.id).collect::<Vec<_>>());
@@ -118,7 +135,10 @@ impl World {
         for (id, places) in places.iter().enumerate() {
             assert_eq!(places.len(), 1, "buffer {id}: {places:?}");
             let (owner, place) = places[0];
-            assert!(self.arena.is_of(id as u32, owner), "buffer {id} in {place} is not recorded for {owner}");
+            assert!(
+                self.arena.is_of(id as u32, owner),
+                "buffer {id} in {place} is not recorded for {owner}"
+            );
         }
         for (port, host) in self.ports.iter().zip(&self.hosts) {
             assert_eq!(self.arena.held_by(port.id), host.outstanding());
@@ -256,7 +276,8 @@ fn death_before_any_store() {
 #[test]
 fn only_who_has_something_is_woken() {
     let mut world = World::new();
-    let rings = |world: &World, at: usize| rustix::io::read(&world.ports[at].fds[2], &mut [0; 8]).is_ok();
+    let rings =
+        |world: &World, at: usize| rustix::io::read(&world.ports[at].fds[2], &mut [0; 8]).is_ok();
     (0..PORTS).for_each(|at| assert!(world.ports[at].guest.prepare_sleep()));
     world.send(0);
     (0..PORTS).for_each(|at| world.hosts[at].flush());
@@ -351,7 +372,8 @@ fn last_words_outlive_runtime_and_manager() {
         port.guest.hands().iter().for_each(|word| word.store(77, Ordering::Relaxed));
     }
     let World { fds, ports, arena, hosts, .. } = world;
-    let kept: Vec<(u16, [OwnedFd; 3])> = ports.into_iter().map(|port| (port.id, port.fds)).collect();
+    let kept: Vec<(u16, [OwnedFd; 3])> =
+        ports.into_iter().map(|port| (port.id, port.fds)).collect();
     drop((arena, hosts));
     let arena = Arena::adopt(own(&fds[0]), own(&fds[1])).unwrap();
     let heard = kept.into_iter().map(|(id, [rings, wake_host, wake_guest])| {
@@ -369,12 +391,27 @@ fn spoilt_rings_are_refused() {
         let world = World::new();
         ring(&world.ports[0].memory, which).written.store(written, Ordering::Relaxed);
         let arena = Arena::adopt(own(&world.fds[0]), own(&world.fds[1])).unwrap();
-        let adopt = |port: &Port| VportHost::adopt(port.id, own(&port.fds[0]), own(&port.fds[1]), own(&port.fds[2]), &arena);
-        assert!(adopt(&world.ports[0]).is_err_and(|error| error.kind() == std::io::ErrorKind::InvalidData), "{which} {written}");
+        let adopt = |port: &Port| {
+            VportHost::adopt(
+                port.id,
+                own(&port.fds[0]),
+                own(&port.fds[1]),
+                own(&port.fds[2]),
+                &arena,
+            )
+        };
+        assert!(
+            adopt(&world.ports[0])
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::InvalidData),
+            "{which} {written}"
+        );
         assert!(adopt(&world.ports[1]).is_ok());
     }
     let (world, other) = (World::new(), Arena::create(7).unwrap());
-    assert!(Arena::adopt(own(&world.fds[0]), own(&other.fds()[1])).is_err(), "the record of another arena");
+    assert!(
+        Arena::adopt(own(&world.fds[0]), own(&other.fds()[1])).is_err(),
+        "the record of another arena"
+    );
     assert!(Arena::adopt(own(&world.fds[0]), own(&world.fds[0])).is_err(), "no record at all");
 }
 
@@ -385,18 +422,34 @@ fn another_version_is_refused_by_name() {
     let world = World::new();
     let [port, ..] = world.ports.as_slice() else { unreachable!("there are two") };
     let arena = || Arena::adopt(own(&world.fds[0]), own(&world.fds[1]));
-    let attach = || VportGuest::attach(own(&world.fds[0]), own(&port.fds[0]), own(&port.fds[1]), own(&port.fds[2])).map(drop);
-    let adopt =
-        |arena: &Arena| VportHost::adopt(port.id, own(&port.fds[0]), own(&port.fds[1]), own(&port.fds[2]), arena).map(drop);
+    let attach = || {
+        VportGuest::attach(
+            own(&world.fds[0]),
+            own(&port.fds[0]),
+            own(&port.fds[1]),
+            own(&port.fds[2]),
+        )
+        .map(drop)
+    };
+    let adopt = |arena: &Arena| {
+        VportHost::adopt(port.id, own(&port.fds[0]), own(&port.fds[1]), own(&port.fds[2]), arena)
+            .map(drop)
+    };
     let behind = BUFFERS as usize * holdfast_wire::BUFFER_LEN + 8;
-    let [memory, record] = [&world.fds[0], &world.fds[1]].map(|fd| SharedMemory::open(own(fd)).unwrap());
+    let [memory, record] =
+        [&world.fds[0], &world.fds[1]].map(|fd| SharedMemory::open(own(fd)).unwrap());
     let refused = |what: std::io::Result<()>, name: &str| {
         let text = what.unwrap_err().to_string();
-        assert!(text.contains(name) && text.contains("has layout 77") && text.contains("knows layout"), "{text}");
+        assert!(
+            text.contains(name) && text.contains("has layout 77") && text.contains("knows layout"),
+            "{text}"
+        );
     };
-    for (memory, at, name) in
-        [(&port.memory, 8, "the virtual port"), (&memory, behind, "the arena"), (&record, 8, "the record of buffers")]
-    {
+    for (memory, at, name) in [
+        (&port.memory, 8, "the virtual port"),
+        (&memory, behind, "the arena"),
+        (&record, 8, "the record of buffers"),
+    ] {
         let adopted = arena().unwrap();
         let version = memory.word32(at).swap(77, Ordering::Relaxed);
         match name {

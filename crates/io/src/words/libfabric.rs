@@ -72,9 +72,16 @@ enum RawProvider {}
 enum RawEnd {}
 
 type AbiFn = unsafe extern "C" fn() -> u32;
-type StartFn = unsafe extern "C" fn(*const c_char, *const c_char, *mut Info, *mut c_char, usize) -> *mut RawProvider;
+type StartFn = unsafe extern "C" fn(
+    *const c_char,
+    *const c_char,
+    *mut Info,
+    *mut c_char,
+    usize,
+) -> *mut RawProvider;
 type StopFn = unsafe extern "C" fn(*mut RawProvider);
-type OpenFn = unsafe extern "C" fn(*mut RawProvider, *mut u8, *mut usize, *mut c_int) -> *mut RawEnd;
+type OpenFn =
+    unsafe extern "C" fn(*mut RawProvider, *mut u8, *mut usize, *mut c_int) -> *mut RawEnd;
 type ConnectFn = unsafe extern "C" fn(*mut RawEnd, *const u8, usize) -> c_int;
 type CloseFn = unsafe extern "C" fn(*mut RawEnd);
 type DescriptorFn = unsafe extern "C" fn(*const RawEnd) -> c_int;
@@ -99,9 +106,13 @@ static SHIM: OnceLock<Result<Shim, String>> = OnceLock::new();
 
 fn load() -> Result<Shim, String> {
     let image = IMAGE.ok_or(ABSENT)?;
-    let failed = |what: &str, error: &dyn core::fmt::Display| format!("loading libfabric: {what}: {error}");
-    let image = Image::lay_out("holdfast-libfabric", image).map_err(|error| failed("its memory", &error))?;
-    for (variable, value) in SETTINGS.into_iter().filter(|(variable, _)| std::env::var_os(variable).is_none()) {
+    let failed =
+        |what: &str, error: &dyn core::fmt::Display| format!("loading libfabric: {what}: {error}");
+    let image = Image::lay_out("holdfast-libfabric", image)
+        .map_err(|error| failed("its memory", &error))?;
+    for (variable, value) in
+        SETTINGS.into_iter().filter(|(variable, _)| std::env::var_os(variable).is_none())
+    {
         // SAFETY: no other code reads or changes the environment through the C library
         // meanwhile: this is done once, before this process has started any of it.
         unsafe { std::env::set_var(variable, value) };
@@ -133,7 +144,11 @@ fn load() -> Result<Shim, String> {
     core::mem::forget(library);
     // SAFETY: the function has no arguments and touches nothing.
     let found = unsafe { abi() };
-    if found == ABI { Ok(shim) } else { Err(format!("the libfabric shim's ABI is {found}, not {ABI}: build again")) }
+    if found == ABI {
+        Ok(shim)
+    } else {
+        Err(format!("the libfabric shim's ABI is {found}, not {ABI}: build again"))
+    }
 }
 
 /// The reason why this program has no libfabric, and the remedy; `None` if it has.
@@ -163,19 +178,30 @@ impl Provider {
         if name.split(';').next() == Some("sockets") {
             return Err(failed("its threads crash when the other side closes: use `tcp;ofi_rxm`"));
         }
-        let by_ip = ["tcp", "net", "sockets", "udp"].contains(&name.split(';').next().unwrap_or_default());
+        let by_ip =
+            ["tcp", "net", "sockets", "udp"].contains(&name.split(';').next().unwrap_or_default());
         let source = if by_ip { c"127.0.0.1".as_ptr() } else { core::ptr::null() };
         let mut info = Info { data_size: 0, has_descriptor: 0, name: [0; 128] };
         let mut why = [0u8; 256];
         // SAFETY: both names end with a zero byte; the shim writes to `info` and to the
         // bytes of `why`, which outlive the call.
-        let domain = unsafe { (shim.start)(provider.as_ptr(), source, &raw mut info, why.as_mut_ptr().cast(), why.len()) };
+        let domain = unsafe {
+            (shim.start)(
+                provider.as_ptr(),
+                source,
+                &raw mut info,
+                why.as_mut_ptr().cast(),
+                why.len(),
+            )
+        };
         let Some(domain) = NonNull::new(domain) else {
-            let why = CStr::from_bytes_until_nul(&why).map(CStr::to_string_lossy).unwrap_or_default();
+            let why =
+                CStr::from_bytes_until_nul(&why).map(CStr::to_string_lossy).unwrap_or_default();
             return Err(failed(&why));
         };
         let has_tags = info.data_size >= TAGGED_BYTES;
-        let provider = Provider { shim, domain, has_tags, has_descriptors: info.has_descriptor != 0 };
+        let provider =
+            Provider { shim, domain, has_tags, has_descriptors: info.has_descriptor != 0 };
         if info.data_size < WORD_BYTES {
             let size = info.data_size;
             return Err(failed(&format!(
@@ -228,7 +254,8 @@ impl End {
         while given < self.shown && !self.is_lost {
             let some = &self.staged[given..self.shown];
             // SAFETY: the end is open; `some` is that many words, which are only read.
-            let taken = unsafe { (self.shim.send)(self.end.as_ptr(), some.as_ptr(), some.len() as u32) };
+            let taken =
+                unsafe { (self.shim.send)(self.end.as_ptr(), some.as_ptr(), some.len() as u32) };
             match usize::try_from(taken) {
                 Ok(0) => break,
                 Ok(taken) => given += taken.min(some.len()),
@@ -241,7 +268,9 @@ impl End {
             return;
         }
         // SAFETY: the end is open; `received` has room for BURST words.
-        let got = unsafe { (self.shim.receive)(self.end.as_ptr(), self.received.as_mut_ptr(), BURST as u32) };
+        let got = unsafe {
+            (self.shim.receive)(self.end.as_ptr(), self.received.as_mut_ptr(), BURST as u32)
+        };
         self.is_lost |= got < 0;
         let got = usize::try_from(got).unwrap_or(0).min(BURST);
         (self.taken, self.got) = (0, 0);
@@ -268,7 +297,9 @@ fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     let mut is_known = [false; SIGNALS];
     for signal in 1..SIGNALS {
         // SAFETY: the action is only asked for, and goes to memory of its type.
-        is_known[signal] = unsafe { libc::sigaction(signal as c_int, core::ptr::null(), &mut before[signal]) } == 0;
+        is_known[signal] =
+            unsafe { libc::sigaction(signal as c_int, core::ptr::null(), &mut before[signal]) }
+                == 0;
     }
     let result = act();
     for signal in (1..SIGNALS).filter(|signal| is_known[*signal]) {
@@ -303,7 +334,8 @@ impl LibfabricWords {
     /// # Errors
     /// The reason why the provider cannot be opened.
     pub fn new(provider: &str, complain: fn(&str)) -> Result<LibfabricWords, String> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
         let provider = keeping_signals(|| Provider::start(provider))?;
         Ok(LibfabricWords { ends: BTreeMap::new(), provider, epoll, complain })
     }
@@ -318,8 +350,14 @@ impl LibfabricWords {
         let mut len = bytes.len() - 4;
         // SAFETY: the domain is open; the shim writes at most `len` bytes behind the tag,
         // and to `len` and `error`, which outlive the call.
-        let end =
-            unsafe { (provider.shim.open)(provider.domain.as_ptr(), bytes[4..].as_mut_ptr(), &raw mut len, &raw mut error) };
+        let end = unsafe {
+            (provider.shim.open)(
+                provider.domain.as_ptr(),
+                bytes[4..].as_mut_ptr(),
+                &raw mut len,
+                &raw mut error,
+            )
+        };
         let refused = || std::io::Error::from_raw_os_error(error).to_string();
         let end = NonNull::new(end).ok_or_else(refused)?;
         let end = End {
@@ -334,7 +372,8 @@ impl LibfabricWords {
             got: 0,
             is_lost: false,
         };
-        let address = bytes.get(..4 + len).and_then(Address::new).ok_or("its address is too long")?;
+        let address =
+            bytes.get(..4 + len).and_then(Address::new).ok_or("its address is too long")?;
         // SAFETY: the end is open.
         let descriptor = unsafe { (provider.shim.descriptor)(end.end.as_ptr()) };
         if descriptor >= 0 {
@@ -342,7 +381,8 @@ impl LibfabricWords {
             // which takes it out of the set.
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let data = epoll::EventData::new_u64(0);
-            epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::IN).map_err(|error| error.to_string())?;
+            epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::IN)
+                .map_err(|error| error.to_string())?;
         }
         Ok((end, address))
     }
@@ -409,7 +449,9 @@ impl Words for LibfabricWords {
         let has_tags = self.provider.has_tags;
         let Some(end) = self.ends.get_mut(&node) else { return };
         let tag = if has_tags { u64::from(end.other_tag) << 32 } else { 0 };
-        end.staged.extend(words.iter().take(STAGED - end.staged.len()).map(|word| tag | u64::from(*word)));
+        end.staged.extend(
+            words.iter().take(STAGED - end.staged.len()).map(|word| tag | u64::from(*word)),
+        );
     }
 }
 
@@ -439,7 +481,8 @@ impl Driver for LibfabricWords {
             return false;
         }
         // SAFETY: each end is open.
-        !self.provider.has_descriptors || self.ends.values().all(|end| unsafe { (end.shim.may_wait)(end.end.as_ptr()) } != 0)
+        !self.provider.has_descriptors
+            || self.ends.values().all(|end| unsafe { (end.shim.may_wait)(end.end.as_ptr()) } != 0)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -448,7 +491,11 @@ impl Driver for LibfabricWords {
 
     fn longest_sleep(&self) -> u64 {
         let has_staged = self.ends.values().any(|end| !end.staged.is_empty());
-        if self.ends.is_empty() || self.provider.has_descriptors && !has_staged { u64::MAX } else { POLL_INTERVAL }
+        if self.ends.is_empty() || self.provider.has_descriptors && !has_staged {
+            u64::MAX
+        } else {
+            POLL_INTERVAL
+        }
     }
 
     fn awake(&mut self) {}

@@ -26,7 +26,8 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The version changes with the offsets below.
-const LAYOUT: Layout = Layout { name: "a memory for words", magic: 0x686f_6c64_776f_7264, version: 1 };
+const LAYOUT: Layout =
+    Layout { name: "a memory for words", magic: 0x686f_6c64_776f_7264, version: 1 };
 /// Words in a ring.
 const ENTRIES: usize = 4096;
 
@@ -123,7 +124,8 @@ impl SharedMemoryWords {
     /// The server's half of [`Words::connect`]: makes the memory, and leaves it at the
     /// runtime's socket.
     fn give(&self, mine: [u8; TOKEN], theirs: &[u8]) -> io::Result<Tied> {
-        let (token, name) = theirs.split_first_chunk::<TOKEN>().ok_or(io::ErrorKind::InvalidData)?;
+        let (token, name) =
+            theirs.split_first_chunk::<TOKEN>().ok_or(io::ErrorKind::InvalidData)?;
         let bell = self.bell.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let socket = socket()?;
         rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -142,13 +144,18 @@ impl SharedMemoryWords {
     fn take(&self, mine: [u8; TOKEN], theirs: &[u8]) -> io::Result<Tied> {
         let (listening, _) = self.socket.as_ref().ok_or(io::ErrorKind::NotFound)?;
         for _ in 0..=BACKLOG {
-            let socket = rustix::net::accept_with(listening, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+            let socket =
+                rustix::net::accept_with(listening, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
             if !is_ours(&socket) {
                 continue;
             }
             let Ok(Some((text, fds))) = Mailbox::of(socket).receive() else { continue };
             let mut fds = fds.into_iter();
-            let (Some(memory), Some(wake_server), Some(bell)) = (fds.next(), fds.next(), fds.next()) else { continue };
+            let (Some(memory), Some(wake_server), Some(bell)) =
+                (fds.next(), fds.next(), fds.next())
+            else {
+                continue;
+            };
             // Other memory is of a session that was never used.
             if text.split_at_checked(TOKEN) == Some((&mine, theirs)) {
                 return Tied::open(memory, wake_server, bell);
@@ -186,7 +193,9 @@ impl Tied {
     fn open(memory: OwnedFd, wake_other: OwnedFd, bell: OwnedFd) -> io::Result<Tied> {
         let memory = SharedMemory::open(memory)?;
         let checked = LAYOUT.check(&memory, 0);
-        let checked = checked.and_then(|()| if memory.len() == LEN { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) });
+        let checked = checked.and_then(|()| {
+            if memory.len() == LEN { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+        });
         if let Err(error) = checked {
             // SAFETY: nothing was handed out of it but words that were read.
             unsafe { memory.unmap() };
@@ -279,7 +288,8 @@ impl Words for SharedMemoryWords {
 
     fn send(&mut self, node: NodeId, words: &[u32]) {
         let Some(tied) = self.tied(node) else { return };
-        let is_taken = words.iter().all(|word| tied.tx.push(Descriptor { buffer: *word, offset: 0, len: 0 }));
+        let is_taken =
+            words.iter().all(|word| tied.tx.push(Descriptor { buffer: *word, offset: 0, len: 0 }));
         tied.is_corrupt |= !is_taken;
     }
 }
@@ -302,7 +312,9 @@ impl Driver for SharedMemoryWords {
     }
 
     fn prepare_sleep(&mut self) -> bool {
-        let is_quiet = self.all_tied().all(|tied| doorbell::may_sleep(tied.sleeps, || tied.rx.is_empty() && !tied.is_over()));
+        let is_quiet = self
+            .all_tied()
+            .all(|tied| doorbell::may_sleep(tied.sleeps, || tied.rx.is_empty() && !tied.is_over()));
         if !is_quiet {
             self.all_tied().for_each(|tied| tied.sleeps.store(0, Ordering::Relaxed));
         }

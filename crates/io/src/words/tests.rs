@@ -19,7 +19,8 @@ fn shared_memory() -> Pair {
 }
 
 fn by_libfabric(provider: &str) -> Pair {
-    let driver = || Box::new(LibfabricWords::new(provider, |text| panic!("{text}")).expect("it was there"));
+    let driver =
+        || Box::new(LibfabricWords::new(provider, |text| panic!("{text}")).expect("it was there"));
     (driver(), driver())
 }
 
@@ -50,7 +51,8 @@ fn carry(from: (&mut dyn Driver, u16), to: (&mut dyn Driver, u16), numbers: std:
     let mut some = [0; 100];
     while expected < numbers.end {
         let count = from.0.room(from.1).min(77).min((numbers.end - next) as usize) as u32;
-        let burst: Vec<u32> = (next..next + count).map(|number| number.wrapping_mul(0x9e37_79b9)).collect();
+        let burst: Vec<u32> =
+            (next..next + count).map(|number| number.wrapping_mul(0x9e37_79b9)).collect();
         from.0.send(from.1, &burst);
         next += count;
         from.0.publish();
@@ -206,5 +208,8 @@ fn to_prepare_leaves_threads_and_signals_as_they_are() {
     let names = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     let names: Vec<String> = names.collect();
     // The harness's own threads have the tests' names.
-    assert!(names.iter().all(|name| name.contains("::") || name.contains("holdfast_io")), "{names:?}");
+    assert!(
+        names.iter().all(|name| name.contains("::") || name.contains("holdfast_io")),
+        "{names:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! DPDK ports over DPDK's virtual devices: what is sent is what comes, every buffer returns, and what cannot be opened says why.
+//! DPDK ports over DPDK's virtual devices: what is sent is what comes, every buffer
+//! returns, and what cannot be opened says why.
 #![cfg_attr(not(holdfast_dpdk), allow(dead_code, unused_imports))]
 
 use holdfast_io::port::{self, Port, PortError};
@@ -26,7 +27,8 @@ fn send(port: &mut dyn Port, pool: &mut MemoryPool, frames: &[Vec<u8>]) {
     assert!(packets.is_empty());
 }
 
-/// Everything that is there. Virtual devices have what they will ever have; a few empty looks show the end.
+/// Everything that is there. Virtual devices have what they will ever have; a few empty
+/// looks show the end.
 fn receive_all(port: &mut dyn Port, pool: &mut MemoryPool) -> Vec<Vec<u8>> {
     let (mut all, mut packets, mut empty) = (Vec::new(), Vec::new(), 0);
     while empty < 3 {
@@ -75,7 +77,8 @@ fn error(device: &str) -> String {
     }
 }
 
-/// Frames of every length go into a ring that leads back, burst after burst: they come back unchanged and in order, and no buffer is lost.
+/// Frames of every length go into a ring that leads back, burst after burst: they come
+/// back unchanged and in order, and no buffer is lost.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn what_is_sent_into_a_ring_comes_back() {
@@ -87,7 +90,8 @@ fn what_is_sent_into_a_ring_comes_back() {
     assert!(port.wait_fd().is_none() && port.poll_interval().is_some());
     let lengths: Vec<usize> = (1..=LARGEST).chain([LARGEST; 100]).collect();
     for (round, lengths) in lengths.chunks(200).enumerate() {
-        let frames: Vec<Vec<u8>> = lengths.iter().enumerate().map(|(at, len)| frame(round * 200 + at, *len)).collect();
+        let frames: Vec<Vec<u8>> =
+            lengths.iter().enumerate().map(|(at, len)| frame(round * 200 + at, *len)).collect();
         send(&mut *port, &mut pool, &frames);
         assert_eq!(receive_all(&mut *port, &mut pool), frames, "round {round}");
     }
@@ -96,18 +100,21 @@ fn what_is_sent_into_a_ring_comes_back() {
     assert_eq!(pool.total() - pool.free(), 48);
 }
 
-/// A box whose ring has no address of its own: it gets one that a station may have, the same each time, and another than other rings.
+/// A box whose ring has no address of its own: it gets one that a station may have, the
+/// same each time, and another than other rings.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn a_device_without_an_address_gets_one() {
     let mac = |device: &str| port::open(device).unwrap().mac();
-    let (first, again, other) = (mac("dpdk:net_ring1"), mac("dpdk:net_ring1"), mac("dpdk:net_ring2"));
+    let (first, again, other) =
+        (mac("dpdk:net_ring1"), mac("dpdk:net_ring1"), mac("dpdk:net_ring2"));
     assert_eq!(first[0] & 3, 2, "locally administered, and not a group: {first:02x?}");
     assert_eq!(first, again);
     assert_ne!(first, other);
 }
 
-/// More is sent into a ring of 1023 places than it holds: the first frames are there, each of the others is counted, every buffer returns.
+/// More is sent into a ring of 1023 places than it holds: the first frames are there,
+/// each of the others is counted, every buffer returns.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn what_a_full_device_does_not_take_is_counted() {
@@ -121,7 +128,8 @@ fn what_a_full_device_does_not_take_is_counted() {
     assert_eq!(port.drops().total(), 3000 - 1023);
 }
 
-/// The pool runs dry while frames wait: none is lost, they come when there are buffers again.
+/// The pool runs dry while frames wait: none is lost, they come when there are buffers
+/// again.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn frames_wait_in_the_device_while_there_are_no_buffers() {
@@ -136,16 +144,18 @@ fn frames_wait_in_the_device_while_there_are_no_buffers() {
     assert_eq!(port.drops().total(), 0);
 }
 
-/// A port reads one file and writes another: what was in the first comes, one frame that no buffer holds is counted, and once the port is
-/// closed the second has what was sent.
+/// A port reads one file and writes another: what was in the first comes, one frame that
+/// no buffer holds is counted, and once the port is closed the second has what was sent.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn a_capture_is_read_and_another_written() {
     let scratch = tempfile::tempdir().unwrap();
     let (input, output) = (scratch.path().join("in.pcap"), scratch.path().join("out.pcap"));
-    // The 5000 bytes are more than one of DPDK's buffers holds, too: it hands such a frame over in pieces.
+    // The 5000 bytes are more than one of DPDK's buffers holds, too: it hands such a
+    // frame over in pieces.
     let lengths = [60, 1514, LARGEST, LARGEST + 1, 5000, 61, 9];
-    let came: Vec<Vec<u8>> = lengths.iter().enumerate().map(|(number, len)| frame(number, *len)).collect();
+    let came: Vec<Vec<u8>> =
+        lengths.iter().enumerate().map(|(number, len)| frame(number, *len)).collect();
     write_pcap(&input, &came);
     let mut pool = MemoryPool::new(64);
     let device = format!("dpdk:net_pcap0,rx_pcap={},tx_pcap={}", input.display(), output.display());
@@ -163,13 +173,14 @@ fn a_capture_is_read_and_another_written() {
     assert_eq!(read_pcap(&output), left);
 }
 
-/// Two ports at once, each with its own ring: frames stay where they belong. A third for a device that is taken is refused, which the first
-/// does not notice.
+/// Two ports at once, each with its own ring: frames stay where they belong. A third for
+/// a device that is taken is refused, which the first does not notice.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn a_device_has_one_port() {
     let mut pool = MemoryPool::new(512);
-    let (mut left, mut right) = (port::open("dpdk:net_ring5").unwrap(), port::open("dpdk:net_ring6").unwrap());
+    let (mut left, mut right) =
+        (port::open("dpdk:net_ring5").unwrap(), port::open("dpdk:net_ring6").unwrap());
     let frames: Vec<Vec<u8>> = (0..20).map(|number| frame(number, 100)).collect();
     send(&mut *left, &mut pool, &frames[..10]);
     send(&mut *right, &mut pool, &frames[10..]);
@@ -179,27 +190,33 @@ fn a_device_has_one_port() {
     assert_eq!(receive_all(&mut *right, &mut pool), frames[10..]);
 }
 
-/// Ports are opened and closed a hundred times, with frames under way: without huge pages there is memory for twenty at once, so each must
-/// give back what it had. Each begins empty.
+/// Ports are opened and closed a hundred times, with frames under way: without huge pages
+/// there is memory for twenty at once, so each must give back what it had. Each begins
+/// empty.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn a_closed_port_leaves_nothing() {
     let mut pool = MemoryPool::new(10_000);
     for round in 0..100 {
-        let mut port = port::open("dpdk:net_ring7").unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let mut port =
+            port::open("dpdk:net_ring7").unwrap_or_else(|error| panic!("round {round}: {error}"));
         assert_eq!(receive_all(&mut *port, &mut pool), Vec::<Vec<u8>>::new());
         send(&mut *port, &mut pool, &[frame(round, 60)]);
     }
 }
 
-/// A device that is not there, a file that is not there, a card that is not there: each answer says what is wrong and what to do.
+/// A device that is not there, a file that is not there, a card that is not there: each
+/// answer says what is wrong and what to do.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn what_cannot_be_opened_says_why() {
     for (device, expected) in [
         ("dpdk:eth0", "DPDK has no such device"),
         ("dpdk:net_nonsense0", "DPDK has no such device"),
-        ("dpdk:net_pcap1,rx_pcap=/nowhere/at/all.pcap", "/nowhere/at/all.pcap: No such file or directory"),
+        (
+            "dpdk:net_pcap1,rx_pcap=/nowhere/at/all.pcap",
+            "/nowhere/at/all.pcap: No such file or directory",
+        ),
         ("dpdk:net_pcap1,nonsense=1", "DPDK's guide"),
         ("dpdk:ffff:ff:1f.6", "there is no such network card"),
     ] {
@@ -210,7 +227,8 @@ fn what_cannot_be_opened_says_why() {
     assert!(error("dpdk:").contains("names a network card"));
 }
 
-/// A program that was built without DPDK is asked for a DPDK port: it says how to get one.
+/// A program that was built without DPDK is asked for a DPDK port: it says how to get
+/// one.
 #[test]
 #[cfg(not(holdfast_dpdk))]
 fn without_dpdk_the_answer_says_how_to_get_it() {

@@ -15,7 +15,8 @@ const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 fn datagram(to: [u8; 6], number: u16) -> Vec<u8> {
     let mut frame = Vec::new();
-    let builder = PacketBuilder::ethernet2(OTHER, to).ipv4([10, 0, 0, 2], [192, 0, 2, 1], 64).udp(number, 53);
+    let builder =
+        PacketBuilder::ethernet2(OTHER, to).ipv4([10, 0, 0, 2], [192, 0, 2, 1], 64).udp(number, 53);
     builder.write(&mut frame, b"question").expect("a vector takes it");
     frame
 }
@@ -52,7 +53,8 @@ fn is_readable(port: &dyn Port) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).expect("poll works") == 1
 }
 
-/// Frames cross in both directions, in order; the descriptor says when there are some; a full queue drops and says so.
+/// Frames cross in both directions, in order; the descriptor says when there are some; a
+/// full queue drops and says so.
 #[test]
 fn memory_carries_both_ways() {
     let mut pool = MemoryPool::new(64);
@@ -82,25 +84,31 @@ fn capture(path: &Path, datalink: DataLink, frames: &[Vec<u8>]) {
     let header = PcapHeader { datalink, ..PcapHeader::default() };
     let mut writer = PcapWriter::with_header(File::create(path).unwrap(), header).unwrap();
     for frame in frames {
-        writer.write_packet(&PcapPacket::new(Duration::from_secs(1), frame.len() as u32, frame)).unwrap();
+        writer
+            .write_packet(&PcapPacket::new(Duration::from_secs(1), frame.len() as u32, frame))
+            .unwrap();
     }
 }
 
 fn captured(path: &Path) -> Vec<Vec<u8>> {
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
-    std::iter::from_fn(|| reader.next_packet().map(|packet| packet.unwrap().data.to_vec())).collect()
+    std::iter::from_fn(|| reader.next_packet().map(|packet| packet.unwrap().data.to_vec()))
+        .collect()
 }
 
-/// A capture of somebody else's traffic comes in as if it had been sent here; what is transmitted is in the other file, and only that: questions
-/// for neighbours are answered, not written.
+/// A capture of somebody else's traffic comes in as if it had been sent here; what is
+/// transmitted is in the other file, and only that: questions for neighbours are
+/// answered, not written.
 #[test]
 fn captures_come_in_and_go_out() {
     let folder = tempfile::tempdir().unwrap();
     let (input, output) = (folder.path().join("in.pcap"), folder.path().join("out.pcap"));
-    let frames: Vec<Vec<u8>> = (0..100).map(|number| datagram([2, 9, 9, 9, 9, 9], number)).collect();
+    let frames: Vec<Vec<u8>> =
+        (0..100).map(|number| datagram([2, 9, 9, 9, 9, 9], number)).collect();
     capture(&input, DataLink::ETHERNET, &frames);
     let mut pool = MemoryPool::new(256);
-    let mut port = open(&format!("pcap:{},{}", input.display(), output.display())).unwrap_or_else(|error| panic!("{error}"));
+    let mut port = open(&format!("pcap:{},{}", input.display(), output.display()))
+        .unwrap_or_else(|error| panic!("{error}"));
     let mac = port.mac();
     assert!(is_readable(port.as_ref()));
     let mut got = receive(port.as_mut(), &mut pool);
@@ -116,19 +124,27 @@ fn captures_come_in_and_go_out() {
     question.extend_from_slice(&mac);
     question.extend_from_slice(&[10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 9]);
     let mut solicitation = Vec::new();
-    let (own, other): ([u8; 16], [u8; 16]) = ([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0x20; 16]);
+    let (own, other): ([u8; 16], [u8; 16]) =
+        ([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0x20; 16]);
     let mut body = vec![0, 0, 0, 0];
     body.extend_from_slice(&other);
-    let builder =
-        PacketBuilder::ethernet2(mac, [0x33, 0x33, 0xff, 0x20, 0x20, 0x20]).ipv6(own, own, 255).icmpv6_raw(135, 0, [0; 4]);
+    let builder = PacketBuilder::ethernet2(mac, [0x33, 0x33, 0xff, 0x20, 0x20, 0x20])
+        .ipv6(own, own, 255)
+        .icmpv6_raw(135, 0, [0; 4]);
     builder.write(&mut solicitation, &body[4..]).unwrap();
     transmit(port.as_mut(), &mut pool, &[question, datagram(OTHER, 7), solicitation]);
     assert!(is_readable(port.as_ref()));
     let answers = receive(port.as_mut(), &mut pool);
     assert_eq!(answers.len(), 2);
-    assert_eq!((&answers[0][..6], &answers[0][20..22], &answers[0][28..32]), (&mac[..], &[0, 2][..], &[10, 0, 0, 9][..]));
-    let advertisement = SlicedPacket::from_ethernet(&answers[1]).expect("the answer is well formed");
-    let Some(etherparse::TransportSlice::Icmpv6(icmp)) = advertisement.transport else { panic!("an answer of another kind") };
+    assert_eq!(
+        (&answers[0][..6], &answers[0][20..22], &answers[0][28..32]),
+        (&mac[..], &[0, 2][..], &[10, 0, 0, 9][..])
+    );
+    let advertisement =
+        SlicedPacket::from_ethernet(&answers[1]).expect("the answer is well formed");
+    let Some(etherparse::TransportSlice::Icmpv6(icmp)) = advertisement.transport else {
+        panic!("an answer of another kind")
+    };
     assert!(icmp.is_checksum_valid(other, own), "the checksum is right");
     assert_eq!((icmp.type_u8(), &icmp.slice()[8..24]), (136, &other[..]));
     drop(port);
@@ -136,7 +152,8 @@ fn captures_come_in_and_go_out() {
     assert_eq!(pool.free(), 256);
 }
 
-/// Files that are none, captures of something else, and captures that end in the middle: a message, or a counted drop.
+/// Files that are none, captures of something else, and captures that end in the middle:
+/// a message, or a counted drop.
 #[test]
 fn captures_that_are_none_are_refused_or_counted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,13 +1,17 @@
-//! A virtual port between two sides: frames and buffers change hands, and nothing is lost when one side dies.
+//! A virtual port between two sides: frames and buffers change hands, and nothing is lost
+//! when one side dies.
 
 use holdfast_io::{Arena, VportGuest, VportHost};
 use holdfast_wire::{Packet, PacketPool};
 use rustix::fd::OwnedFd;
 
 fn attach(arena: &Arena, host: &VportHost) -> VportGuest {
-    let own = |fd: rustix::fd::BorrowedFd<'_>| -> OwnedFd { fd.try_clone_to_owned().expect("descriptors are left") };
+    let own = |fd: rustix::fd::BorrowedFd<'_>| -> OwnedFd {
+        fd.try_clone_to_owned().expect("descriptors are left")
+    };
     let [rings, wake_host, wake_guest] = host.fds();
-    VportGuest::attach(own(arena.fd()), own(rings), own(wake_host), own(wake_guest)).expect("this is the arena's port")
+    VportGuest::attach(own(arena.fd()), own(rings), own(wake_host), own(wake_guest))
+        .expect("this is the arena's port")
 }
 
 fn send(host: &mut VportHost, arena: &mut Arena, byte: u8) -> bool {
@@ -23,7 +27,8 @@ fn send(host: &mut VportHost, arena: &mut Arena, byte: u8) -> bool {
     }
 }
 
-/// A hundred thousand frames go there and come back changed; then every buffer is where the record says.
+/// A hundred thousand frames go there and come back changed; then every buffer is where
+/// the record says.
 #[test]
 fn frames_come_back_and_every_buffer_is_accounted_for() {
     let mut arena = Arena::create(8192).unwrap();
@@ -70,7 +75,8 @@ fn frames_come_back_and_every_buffer_is_accounted_for() {
     assert_eq!(arena.free(), arena.total());
 }
 
-/// A runtime that stops reading: its ring fills, the manager gets its packets back, and nothing else happens.
+/// A runtime that stops reading: its ring fills, the manager gets its packets back, and
+/// nothing else happens.
 #[test]
 fn a_full_ring_refuses() {
     let mut arena = Arena::create(16_384).unwrap();
@@ -92,7 +98,8 @@ fn a_buffer_that_was_given_up_cannot_be_sent_again() {
     let mut arena = Arena::create(8192).unwrap();
     let mut host = VportHost::create(1, &mut arena).unwrap();
     let mut first = attach(&arena, &host);
-    // A second guest on the same port is what a broken process could be; it reads the same rings from the start.
+    // A second guest on the same port is what a broken process could be; it reads the
+    // same rings from the start.
     assert!(send(&mut host, &mut arena, 9));
     host.flush();
     let mut second = attach(&arena, &host);
@@ -116,7 +123,8 @@ fn a_buffer_that_was_given_up_cannot_be_sent_again() {
     }
 }
 
-/// A runtime that sends more than it receives (messages, say) is supplied with free buffers for as long as the arena has some.
+/// A runtime that sends more than it receives (messages, say) is supplied with free
+/// buffers for as long as the arena has some.
 #[test]
 fn a_runtime_that_only_sends_does_not_run_dry() {
     let mut arena = Arena::create(4096).unwrap();
@@ -139,7 +147,8 @@ fn a_runtime_that_only_sends_does_not_run_dry() {
     assert_eq!(arena.free(), arena.total());
 }
 
-/// Packets come faster than the runtime takes them: its ring is full for packets, and has room for messages. When it has taken some, packets go on.
+/// Packets come faster than the runtime takes them: its ring is full for packets, and has
+/// room for messages. When it has taken some, packets go on.
 #[test]
 fn a_flood_of_packets_leaves_room_for_messages() {
     let mut arena = Arena::create(20_000).unwrap();

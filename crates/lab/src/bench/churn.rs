@@ -98,8 +98,13 @@ impl<const L: usize> Churn<L> {
     /// yet fill half of `flows`, if `flows` is at least 151,000.
     pub(crate) fn new(lengths: Lengths, first: usize, flows: usize) -> Churn<L> {
         let mut random = Random::new(7);
-        let mut churn =
-            Churn { lengths, active: Vec::with_capacity(ACTIVE), next: first, step: lengths.step(flows), random: Random::new(8) };
+        let mut churn = Churn {
+            lengths,
+            active: Vec::with_capacity(ACTIVE),
+            next: first,
+            step: lengths.step(flows),
+            random: Random::new(8),
+        };
         for _ in 0..ACTIVE {
             // Random remaining lengths, as if the flows had been active for a while.
             let length = lengths.draw(&mut random);

@@ -2,8 +2,8 @@
 
 use super::chains::{chain, function, functions, monitor};
 use super::{
-    controls, datapath, failover, growth, instances, kernel, local, memory, messages, migration, questions, rate, recovery,
-    reinforce, replication, rescue, sealing, takeover, tenants,
+    controls, datapath, failover, growth, instances, kernel, local, memory, messages, migration,
+    questions, rate, recovery, reinforce, replication, rescue, sealing, takeover, tenants,
 };
 use crate::{Interrupt, daemon, demo};
 use clap::Subcommand;
@@ -62,7 +62,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 1_000)]
         flows: usize,
     },
-    /// A whole box beside the kernel's firewall and NAT, in turns: HTTP, a TCP stream, ping (root)
+    /// A whole box beside the kernel's firewall and NAT, in turns: HTTP, a TCP stream,
+    /// ping (root)
     Box {
         /// Protections of the box
         #[arg(long, value_delimiter = ',', default_values_t = ["none".to_owned(), "nfvactor".to_owned()])]
@@ -77,7 +78,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 5)]
         seconds: u32,
     },
-    /// What a whole box takes of memory, without a flow, with many, and after a runtime was killed (root)
+    /// What a whole box takes of memory, without a flow, with many, and after a runtime
+    /// was killed (root)
     Memory {
         /// Flows
         #[arg(long, default_value_t = 1_000_000)]
@@ -89,8 +91,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 3)]
         runtimes: u16,
     },
-    /// Cost of questions to packets: the longest step for each, and times there and back beside those
-    /// without it (root)
+    /// Cost of questions to packets: the longest step for each, and times there and back
+    /// beside those without it (root)
     Questions {
         /// Flows that are there
         #[arg(long, default_value_t = 100_000)]
@@ -117,16 +119,20 @@ pub enum Plan {
         #[arg(long, default_value_t = 100_000)]
         rate: u64,
     },
-    /// What it costs that flows have their home at a state server, by how long they live; beside functions that keep nothing
+    /// What it costs that flows have their home at a state server, by how long they live;
+    /// beside functions that keep nothing
     Rescue(Churning),
-    /// What it costs that a state server asks for ports of which it has heard nothing, by how soon it does
+    /// What it costs that a state server asks for ports of which it has heard nothing, by
+    /// how soon it does
     Leases(Churning),
-    /// More and more NAT instances that share one pool of ports: throughput if each had a core, and answers that come back
+    /// More and more NAT instances that share one pool of ports: throughput if each had a
+    /// core, and answers that come back
     Instances {
         /// How many
         #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5, 6])]
         instances: Vec<u16>,
-        /// State servers among which the flows are divided, in each of those cases; the last number is also that of all that are left
+        /// State servers among which the flows are divided, in each of those cases; the
+        /// last number is also that of all that are left
         #[arg(long, value_delimiter = ',', default_values_t = [1])]
         servers: Vec<u16>,
         /// Flows whose answers come back
@@ -139,7 +145,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 3)]
         rounds: usize,
     },
-    /// What TCP transfers get while the instance that has the most of them is killed again and again, with the rest of the box (root)
+    /// What TCP transfers get while the instance that has the most of them is killed
+    /// again and again, with the rest of the box (root)
     Rate {
         /// For how long, s, under each protection
         #[arg(long, default_value_t = 60)]
@@ -160,7 +167,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
-    /// How long nothing leaves when a runtime's process is killed and its local standby goes on
+    /// How long nothing leaves when a runtime's process is killed and its local standby
+    /// goes on
     Takeover {
         /// Kills
         #[arg(long, default_value_t = 1_000)]
@@ -181,7 +189,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 100_000)]
         rate: u64,
     },
-    /// How long flows are not served when a runtime is killed and another one takes them over (root)
+    /// How long flows are not served when a runtime is killed and another one takes them
+    /// over (root)
     Failover {
         /// Kills under each protection
         #[arg(long, default_value_t = 200)]
@@ -193,7 +202,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 3_000)]
         rate: u64,
     },
-    /// A control message between a runtime and a state server on each of its ways: there and back, and how many go through
+    /// A control message between a runtime and a state server on each of its ways: there
+    /// and back, and how many go through
     Controls {
         /// Round trips
         #[arg(long, default_value_t = 50_000)]
@@ -239,7 +249,12 @@ pub struct Churning {
 impl Churning {
     fn plan(&self) -> replication::Plan {
         let Churning { flows, rounds, rate } = *self;
-        replication::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second: rate }
+        replication::Plan {
+            flows,
+            time: Duration::from_millis(200),
+            rounds,
+            packets_per_second: rate,
+        }
     }
 }
 
@@ -254,10 +269,14 @@ impl Plan {
             Plan::Box { protections, flows, rounds, seconds } => {
                 beside(&kernel::Plan { protections, flows, rounds, seconds }, json)
             }
-            Plan::Memory { flows, limit, runtimes } => memory(&memory::Plan { flows, limit, runtimes }, json),
+            Plan::Memory { flows, limit, runtimes } => {
+                memory(&memory::Plan { flows, limit, runtimes }, json)
+            }
             Plan::Growth { runtimes, flows } => growth(&runtimes, flows, json),
             Plan::Migration { flows, rounds } => migration(&flows, rounds, json),
-            Plan::Questions { flows, rules, rate, rounds } => questions(flows, rules, rate, rounds, json),
+            Plan::Questions { flows, rules, rate, rounds } => {
+                questions(flows, rules, rate, rounds, json)
+            }
             Plan::Recovery { flows, rounds } => recovery(&flows, rounds, json),
             Plan::Replication { flows, rounds, rate } => replication(flows, rounds, rate, json),
             Plan::Takeover { kills, flows, rate } => takeover(kills, flows, rate, json),
@@ -279,10 +298,16 @@ impl Plan {
 }
 
 /// Prints one line of JSON per row, or a table.
-fn tell<T: serde::Serialize>(rows: &[T], json: bool, head: &[&str], cells: impl Fn(&T) -> Vec<String>) -> Result<(), Failure> {
+fn tell<T: serde::Serialize>(
+    rows: &[T],
+    json: bool,
+    head: &[&str],
+    cells: impl Fn(&T) -> Vec<String>,
+) -> Result<(), Failure> {
     if json {
         for row in rows {
-            let line = serde_json::to_string(row).map_err(|error| Failure::new(exit::NEGATIVE, error.to_string()))?;
+            let line = serde_json::to_string(row)
+                .map_err(|error| Failure::new(exit::NEGATIVE, error.to_string()))?;
             print(&format!("{line}\n"))?;
         }
         return Ok(());
@@ -298,9 +323,22 @@ fn wrong(error: String) -> Failure {
 fn recovery(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for &flows in flows {
-        rows.push(recovery::run(&recovery::Plan { flows, rounds }, &|| chain(flows)).map_err(wrong)?);
+        rows.push(
+            recovery::run(&recovery::Plan { flows, rounds }, &|| chain(flows)).map_err(wrong)?,
+        );
     }
-    let head = ["case", "flows", "ms", "least", "most", "ns/flow", "half ms", "accounted ms", "longest turn ms", "checked"];
+    let head = [
+        "case",
+        "flows",
+        "ms",
+        "least",
+        "most",
+        "ns/flow",
+        "half ms",
+        "accounted ms",
+        "longest turn ms",
+        "checked",
+    ];
     tell(&rows, json, &head, |row: &recovery::Row| {
         vec![
             row.case.to_owned(),
@@ -317,8 +355,14 @@ fn recovery(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> {
     })
 }
 
-fn replication(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
-    let plan = replication::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second };
+fn replication(
+    flows: usize,
+    rounds: usize,
+    packets_per_second: u64,
+    json: bool,
+) -> Result<(), Failure> {
+    let plan =
+        replication::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second };
     let rows = replication::run(&plan, &|| chain(flows)).map_err(wrong)?;
     let head = [
         "case",
@@ -335,47 +379,118 @@ fn replication(flows: usize, rounds: usize, packets_per_second: u64, json: bool)
         "fabric B",
     ];
     tell(&rows, json, &head, |row: &replication::Row| {
-        let times =
-            [row.latency_p50_us, row.latency_p99_us, row.latency_p999_us, row.added_p50_us, row.added_p99_us, row.added_p999_us];
-        let mut cells =
-            vec![row.case.to_owned(), row.bytes.to_string(), format!("{:.2}", row.mpps), format!("{:.2}", row.ratio_to_none)];
+        let times = [
+            row.latency_p50_us,
+            row.latency_p99_us,
+            row.latency_p999_us,
+            row.added_p50_us,
+            row.added_p99_us,
+            row.added_p999_us,
+        ];
+        let mut cells = vec![
+            row.case.to_owned(),
+            row.bytes.to_string(),
+            format!("{:.2}", row.mpps),
+            format!("{:.2}", row.ratio_to_none),
+        ];
         cells.extend(times.map(|time| format!("{time:.1}")));
-        cells.extend([row.replication_bytes_per_packet, row.fabric_bytes_per_packet].map(|bytes| format!("{bytes:.0}")));
+        cells.extend(
+            [row.replication_bytes_per_packet, row.fabric_bytes_per_packet]
+                .map(|bytes| format!("{bytes:.0}")),
+        );
         cells
     })
 }
 
-fn takeover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+fn takeover(
+    kills: usize,
+    flows: usize,
+    packets_per_second: u64,
+    json: bool,
+) -> Result<(), Failure> {
     let plan = takeover::Plan { kills, flows, packets_per_second };
     let rows = takeover::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
-    let head = ["processors", "case", "kills", "packets/s", "packets", "p50 us", "p90", "p99", "max", "lost", "doubled or late"];
+    let head = [
+        "processors",
+        "case",
+        "kills",
+        "packets/s",
+        "packets",
+        "p50 us",
+        "p90",
+        "p99",
+        "max",
+        "lost",
+        "doubled or late",
+    ];
     tell(&rows, json, &head, |row: &takeover::Row| {
         let mut cells = vec![row.processors.to_owned(), row.case.to_owned()];
-        cells.extend([row.kills.to_string(), row.packets_per_second.to_string(), row.packets.to_string()]);
-        cells.extend([row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.1}")));
+        cells.extend([
+            row.kills.to_string(),
+            row.packets_per_second.to_string(),
+            row.packets.to_string(),
+        ]);
+        cells.extend(
+            [row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.1}")),
+        );
         cells.extend([row.lost, row.doubled_or_late].map(|count| count.to_string()));
         cells
     })
 }
 
-fn failover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+fn failover(
+    kills: usize,
+    flows: usize,
+    packets_per_second: u64,
+    json: bool,
+) -> Result<(), Failure> {
     let plan = failover::Plan { kills, flows, packets_per_second };
     let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
     let binary = daemon::binary()?;
     let rows = failover::run(&plan, &binary).map_err(failed)?;
-    let head =
-        ["protection", "case", "kills", "flows each", "packets/s", "p50 us", "p90", "p99", "max", "packets", "lost each", "late"];
+    let head = [
+        "protection",
+        "case",
+        "kills",
+        "flows each",
+        "packets/s",
+        "p50 us",
+        "p90",
+        "p99",
+        "max",
+        "packets",
+        "lost each",
+        "late",
+    ];
     tell(&rows, json, &head, |row: &failover::Row| {
         let mut cells = vec![row.protection.to_owned(), row.case.to_owned(), row.kills.to_string()];
         cells.extend([format!("{:.0}", row.flows_each), row.packets_per_second.to_string()]);
-        cells.extend([row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.0}")));
-        cells.extend([row.packets.to_string(), format!("{:.1}", row.lost_each), row.late.to_string()]);
+        cells.extend(
+            [row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.0}")),
+        );
+        cells.extend([
+            row.packets.to_string(),
+            format!("{:.1}", row.lost_each),
+            row.late.to_string(),
+        ]);
         cells
     })
 }
 
-fn questions(flows: usize, rules: usize, packets_per_second: u64, rounds: usize, json: bool) -> Result<(), Failure> {
-    let plan = questions::Plan { flows, rules, packets_per_second, rounds, window: Duration::from_secs(2) };
+fn questions(
+    flows: usize,
+    rules: usize,
+    packets_per_second: u64,
+    rounds: usize,
+    json: bool,
+) -> Result<(), Failure> {
+    let plan = questions::Plan {
+        flows,
+        rules,
+        packets_per_second,
+        rounds,
+        window: Duration::from_secs(2),
+    };
     let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
     let binary = daemon::binary()?;
     let interrupt = Interrupt::on_signals().map_err(failed)?;
@@ -396,10 +511,18 @@ fn questions(flows: usize, rules: usize, packets_per_second: u64, rounds: usize,
         "lost",
     ];
     tell(&rows, json, &head, |row: &questions::Row| {
-        let mut cells = vec![row.question.to_owned(), row.flows.to_string(), row.answers.to_string()];
+        let mut cells =
+            vec![row.question.to_owned(), row.flows.to_string(), row.answers.to_string()];
         cells.push(format!("{:.1}", row.answer_ms));
         cells.extend([row.longest_us, row.runtimes_longest_us].map(|time| time.to_string()));
-        let times = [row.p50_us, row.idle_p50_us, row.p99_us, row.idle_p99_us, row.p999_us, row.idle_p999_us];
+        let times = [
+            row.p50_us,
+            row.idle_p50_us,
+            row.p99_us,
+            row.idle_p99_us,
+            row.p999_us,
+            row.idle_p999_us,
+        ];
         cells.extend(times.map(|time| format!("{time:.0}")));
         cells.push(row.lost.to_string());
         cells
@@ -411,7 +534,16 @@ fn rate(seconds: u64, every: u64, connections: usize, json: bool) -> Result<(), 
     let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
     let binary = daemon::binary()?;
     let rows = rate::run(&plan, &binary).map_err(failed)?;
-    let head = ["protection", "second", "Mbit/s", "gap ms", "connections killed", "detected ms", "recovered ms", "their gap ms"];
+    let head = [
+        "protection",
+        "second",
+        "Mbit/s",
+        "gap ms",
+        "connections killed",
+        "detected ms",
+        "recovered ms",
+        "their gap ms",
+    ];
     tell(&rows, json, &head, |row: &rate::Row| {
         let one = |value: Option<String>| value.unwrap_or_default();
         vec![
@@ -430,28 +562,77 @@ fn rate(seconds: u64, every: u64, connections: usize, json: bool) -> Result<(), 
 fn tenants(flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
     let plan = tenants::Plan { flows, packets_per_second, time: Duration::from_millis(500) };
     let rows = tenants::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
-    let head = ["protection", "the other's load", "kpps", "p50 us", "p99", "max", "the other's kpps", "kills"];
+    let head = [
+        "protection",
+        "the other's load",
+        "kpps",
+        "p50 us",
+        "p99",
+        "max",
+        "the other's kpps",
+        "kills",
+    ];
     tell(&rows, json, &head, |row: &tenants::Row| {
         let times = [row.latency_p50_us, row.latency_p99_us, row.latency_max_us];
-        let mut cells = vec![row.protection.to_owned(), row.other.to_owned(), format!("{:.0}", row.kpps)];
+        let mut cells =
+            vec![row.protection.to_owned(), row.other.to_owned(), format!("{:.0}", row.kpps)];
         cells.extend(times.map(|time| format!("{time:.1}")));
         cells.extend([format!("{:.0}", row.other_kpps), row.kills.to_string()]);
         cells
     })
 }
 
-fn reinforce(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
-    let plan = reinforce::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second, fresh: 200_000 };
-    let build = |(name, config): &(String, serde_json::Value)| holdfast_functions::catalog::build(name, config);
-    let heavy = |flows| functions(flows).iter().map(build).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string());
+fn reinforce(
+    flows: usize,
+    rounds: usize,
+    packets_per_second: u64,
+    json: bool,
+) -> Result<(), Failure> {
+    let plan = reinforce::Plan {
+        flows,
+        time: Duration::from_millis(200),
+        rounds,
+        packets_per_second,
+        fresh: 200_000,
+    };
+    let build = |(name, config): &(String, serde_json::Value)| {
+        holdfast_functions::catalog::build(name, config)
+    };
+    let heavy = |flows| {
+        functions(flows)
+            .iter()
+            .map(build)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| error.to_string())
+    };
     let rows = reinforce::run(&plan, &heavy).map_err(wrong)?;
-    let head =
-        ["varied", "value", "Mpps", "none Mpps", "ratio", "p50 us", "p99", "max", "added p50", "p99", "max", "replication B"];
+    let head = [
+        "varied",
+        "value",
+        "Mpps",
+        "none Mpps",
+        "ratio",
+        "p50 us",
+        "p99",
+        "max",
+        "added p50",
+        "p99",
+        "max",
+        "replication B",
+    ];
     tell(&rows, json, &head, |row: &reinforce::Row| {
-        let times =
-            [row.latency_p50_us, row.latency_p99_us, row.latency_max_us, row.added_p50_us, row.added_p99_us, row.added_max_us];
+        let times = [
+            row.latency_p50_us,
+            row.latency_p99_us,
+            row.latency_max_us,
+            row.added_p50_us,
+            row.added_p99_us,
+            row.added_max_us,
+        ];
         let mut cells = vec![row.varied.to_owned(), row.value.to_string()];
-        cells.extend([row.mpps, row.none_mpps, row.ratio_to_none].map(|value| format!("{value:.2}")));
+        cells.extend(
+            [row.mpps, row.none_mpps, row.ratio_to_none].map(|value| format!("{value:.2}")),
+        );
         cells.extend(times.map(|time| format!("{time:.1}")));
         cells.push(format!("{:.0}", row.replication_bytes_per_packet));
         cells
@@ -462,7 +643,8 @@ fn rescue(churning: &Churning, json: bool) -> Result<(), Failure> {
     let plan = churning.plan();
     let make = |name| move |flows| function(name, flows);
     let (firewall, nat, balancer) = (make("firewall"), make("nat"), make("load_balancer"));
-    let functions: [rescue::NamedFunction<'_>; 3] = [("firewall", &firewall), ("nat", &nat), ("load_balancer", &balancer)];
+    let functions: [rescue::NamedFunction<'_>; 3] =
+        [("firewall", &firewall), ("nat", &nat), ("load_balancer", &balancer)];
     let rows = rescue::run(&plan, &functions).map_err(wrong)?;
     let head = ["function", "flows are", "case", "Mpps", "ratio to none", "p50 us", "p99", "flows"];
     tell(&rows, json, &head, |row: &rescue::Row| {
@@ -482,23 +664,44 @@ fn rescue(churning: &Churning, json: bool) -> Result<(), Failure> {
 fn leases(churning: &Churning, json: bool) -> Result<(), Failure> {
     let plan = churning.plan();
     let rows = rescue::leases(&plan, &|flows| function("nat", flows)).map_err(wrong)?;
-    tell(&rows, json, &["lease ms", "Mpps", "ratio to none", "p50 us", "p99"], |row: &rescue::LeaseRow| {
-        vec![
-            if row.lease_ms == 0 { "none".to_owned() } else { row.lease_ms.to_string() },
-            format!("{:.3}", row.mpps),
-            format!("{:.2}", row.ratio_to_none),
-            format!("{:.1}", row.latency_p50_us),
-            format!("{:.1}", row.latency_p99_us),
-        ]
-    })
+    tell(
+        &rows,
+        json,
+        &["lease ms", "Mpps", "ratio to none", "p50 us", "p99"],
+        |row: &rescue::LeaseRow| {
+            vec![
+                if row.lease_ms == 0 { "none".to_owned() } else { row.lease_ms.to_string() },
+                format!("{:.3}", row.mpps),
+                format!("{:.2}", row.ratio_to_none),
+                format!("{:.1}", row.latency_p50_us),
+                format!("{:.1}", row.latency_p99_us),
+            ]
+        },
+    )
 }
 
-fn instances(instances: &[u16], servers: &[u16], flows: usize, packets: usize, rounds: usize, json: bool) -> Result<(), Failure> {
-    let plan = instances::Plan { instances: instances.to_vec(), servers: servers.to_vec(), flows, packets, rounds };
+fn instances(
+    instances: &[u16],
+    servers: &[u16],
+    flows: usize,
+    packets: usize,
+    rounds: usize,
+    json: bool,
+) -> Result<(), Failure> {
+    let plan = instances::Plan {
+        instances: instances.to_vec(),
+        servers: servers.to_vec(),
+        flows,
+        packets,
+        rounds,
+    };
     let rows = instances::run(&plan, &|flows| function("nat", flows)).map_err(wrong)?;
-    let head = ["case", "instances", "servers", "Mpps", "ratio to ideal", "server %", "flows", "dropped"];
+    let head =
+        ["case", "instances", "servers", "Mpps", "ratio to ideal", "server %", "flows", "dropped"];
     tell(&rows, json, &head, |row: &instances::Row| {
-        let number = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+        let number = |value: Option<f64>, digits: usize| {
+            value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+        };
         vec![
             row.case.to_owned(),
             row.instances.to_string(),
@@ -514,7 +717,8 @@ fn instances(instances: &[u16], servers: &[u16], flows: usize, packets: usize, r
 
 fn local(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
     let plan = local::Plan { flows, time: Duration::from_millis(100), rounds };
-    let monitor = || holdfast_functions::catalog::chain(&monitor()).map_err(|(_, error)| error.to_string());
+    let monitor =
+        || holdfast_functions::catalog::chain(&monitor()).map_err(|(_, error)| error.to_string());
     let heavy = || chain(flows);
     let chains: [local::NamedChain<'_>; 2] = [
         ("monitor", super::chains::monitor().to_vec(), &monitor),
@@ -539,8 +743,19 @@ fn migration(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> 
     let most = flows.iter().copied().max().unwrap_or(0);
     let plan = migration::Plan { flows: flows.to_vec(), rounds };
     let rows = migration::run(&plan, &|| chain(most)).map_err(wrong)?;
-    let head =
-        ["case", "flows", "packets/s", "ms", "us/flow", "idle us/flow", "pause p50 us", "p99 us", "packets", "lost", "reordered"];
+    let head = [
+        "case",
+        "flows",
+        "packets/s",
+        "ms",
+        "us/flow",
+        "idle us/flow",
+        "pause p50 us",
+        "p99 us",
+        "packets",
+        "lost",
+        "reordered",
+    ];
     tell(&rows, json, &head, |row: &migration::Row| {
         vec![
             row.case.to_owned(),
@@ -563,12 +778,25 @@ fn memory(plan: &memory::Plan, json: bool) -> Result<(), Failure> {
     let binary = daemon::binary()?;
     let interrupt = Interrupt::on_signals().map_err(failed)?;
     let rows = memory::run(plan, &binary, &interrupt).map_err(failed)?;
-    let head = ["case", "flows", "start ms", "MiB", "manager", "coordinator", "runtimes", "B/flow", "added B/flow"];
+    let head = [
+        "case",
+        "flows",
+        "start ms",
+        "MiB",
+        "manager",
+        "coordinator",
+        "runtimes",
+        "B/flow",
+        "added B/flow",
+    ];
     tell(&rows, json, &head, |row: &memory::Row| {
-        let mut cells = vec![row.case.to_owned(), row.flows.to_string(), row.start_milliseconds.to_string()];
+        let mut cells =
+            vec![row.case.to_owned(), row.flows.to_string(), row.start_milliseconds.to_string()];
         let bytes = [row.bytes, row.manager_bytes, row.coordinator_bytes, row.runtimes_bytes];
         cells.extend(bytes.map(|bytes| (bytes >> 20).to_string()));
-        cells.extend([row.bytes_per_flow, row.added_bytes_per_flow].map(|bytes| format!("{bytes:.0}")));
+        cells.extend(
+            [row.bytes_per_flow, row.added_bytes_per_flow].map(|bytes| format!("{bytes:.0}")),
+        );
         cells
     })
 }
@@ -578,7 +806,17 @@ fn beside(plan: &kernel::Plan, json: bool) -> Result<(), Failure> {
     let binary = daemon::binary()?;
     let interrupt = Interrupt::on_signals().map_err(failed)?;
     let rows = kernel::run(plan, &binary, &interrupt).map_err(failed)?;
-    let head = ["case", "flows", "requests/s", "ratio", "Mbit/s", "ratio", "ping µs", "ratio", "coordinator's wakes/s"];
+    let head = [
+        "case",
+        "flows",
+        "requests/s",
+        "ratio",
+        "Mbit/s",
+        "ratio",
+        "ping µs",
+        "ratio",
+        "coordinator's wakes/s",
+    ];
     tell(&rows, json, &head, |row: &kernel::Row| {
         vec![
             row.case.clone(),
@@ -638,7 +876,8 @@ fn growth(runtimes: &[u16], flows: usize, json: bool) -> Result<(), Failure> {
 fn bench(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
     let plan = datapath::Plan { flows, time: Duration::from_millis(200), rounds };
     let rows = datapath::run(&plan, &|| chain(flows), &holdfast_io::allocations).map_err(wrong)?;
-    let head = ["case", "flows", "ns/packet", "ratio to bare", "Mpps", "allocations/packet", "bytes/flow"];
+    let head =
+        ["case", "flows", "ns/packet", "ratio to bare", "Mpps", "allocations/packet", "bytes/flow"];
     tell(&rows, json, &head, |row: &datapath::Row| {
         vec![
             row.case.to_owned(),
@@ -669,7 +908,15 @@ fn controls(round_trips: usize, messages: usize, json: bool) -> Result<(), Failu
 fn messages(messages: usize, rounds: usize, json: bool) -> Result<(), Failure> {
     let plan = messages::Plan { messages, rounds };
     let rows = messages::run(&plan, &holdfast_io::allocations).map_err(wrong)?;
-    let head = ["case", "bytes", "authenticated", "messages/s", "ns/message", "messages/frame", "allocations/message"];
+    let head = [
+        "case",
+        "bytes",
+        "authenticated",
+        "messages/s",
+        "ns/message",
+        "messages/frame",
+        "allocations/message",
+    ];
     tell(&rows, json, &head, |row: &messages::Row| {
         vec![
             row.case.to_owned(),
@@ -684,7 +931,8 @@ fn messages(messages: usize, rounds: usize, json: bool) -> Result<(), Failure> {
 }
 
 fn sealing(packets: usize, rounds: usize, json: bool) -> Result<(), Failure> {
-    let rows = sealing::run(&sealing::Plan { packets, rounds }, &holdfast_io::allocations).map_err(wrong)?;
+    let rows = sealing::run(&sealing::Plan { packets, rounds }, &holdfast_io::allocations)
+        .map_err(wrong)?;
     let head = ["case", "bytes", "ns/packet", "ratio to plain", "allocations/packet"];
     tell(&rows, json, &head, |row: &sealing::Row| {
         vec![

@@ -82,7 +82,8 @@ impl<T: Driver + Send> End for ByWords<T> {
 
     fn receive(&mut self, into: &mut Vec<u32>) -> Result<(), String> {
         let mut some = [0; BURST];
-        let count = self.driver.receive(self.other, &mut some).map_err(|_| "the way is lost".to_owned())?;
+        let count =
+            self.driver.receive(self.other, &mut some).map_err(|_| "the way is lost".to_owned())?;
         into.extend_from_slice(&some[..count]);
         self.driver.publish();
         Ok(())
@@ -98,13 +99,17 @@ struct ByFabric {
 
 impl ByFabric {
     fn pair() -> (ByFabric, ByFabric) {
-        let ((to_server, at_server), (to_runtime, at_runtime)) = (sync_channel(FRAMES), sync_channel(FRAMES));
+        let ((to_server, at_server), (to_runtime, at_runtime)) =
+            (sync_channel(FRAMES), sync_channel(FRAMES));
         let end = |me, other, frames| {
             let mut fabric = Fabric::new(me, FabricConfig::default());
             fabric.set_peer(other);
             ByFabric { fabric, other, frames, began: Instant::now() }
         };
-        (end(SERVER, RUNTIME, (to_runtime, at_server)), end(RUNTIME, SERVER, (to_server, at_runtime)))
+        (
+            end(SERVER, RUNTIME, (to_runtime, at_server)),
+            end(RUNTIME, SERVER, (to_server, at_runtime)),
+        )
     }
 
     fn carry(&mut self) {
@@ -121,7 +126,8 @@ impl End for ByFabric {
             place.copy_from_slice(&word.to_be_bytes());
         }
         let body = &body[..4 * words.len()];
-        let is_sent = self.fabric.room(self.other) >= body.len() && self.fabric.send(self.other.node, KIND, body).is_ok();
+        let is_sent = self.fabric.room(self.other) >= body.len()
+            && self.fabric.send(self.other.node, KIND, body).is_ok();
         self.carry();
         Ok(if is_sent { words.len() } else { 0 })
     }
@@ -129,10 +135,15 @@ impl End for ByFabric {
     fn receive(&mut self, into: &mut Vec<u32>) -> Result<(), String> {
         let now = self.began.elapsed().as_nanos() as u64 + 1;
         while let Ok(frame) = self.frames.1.try_recv() {
-            self.fabric.handle_frame(&frame, now).map_err(|reason| format!("a frame was refused: {reason}"))?;
+            self.fabric
+                .handle_frame(&frame, now)
+                .map_err(|reason| format!("a frame was refused: {reason}"))?;
         }
         for (_, body) in self.fabric.inbox.records() {
-            into.extend(body.chunks_exact(4).map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]])));
+            into.extend(
+                body.chunks_exact(4)
+                    .map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]])),
+            );
         }
         self.fabric.inbox.clear();
         self.carry();
@@ -186,7 +197,11 @@ fn take_all(end: &mut dyn End, count: usize) -> Result<(), String> {
             next += 1;
         }
     }
-    if next == count { Ok(()) } else { Err(format!("{next} messages have come, and {count} were sent")) }
+    if next == count {
+        Ok(())
+    } else {
+        Err(format!("{next} messages have come, and {count} were sent"))
+    }
 }
 
 fn send_numbers(end: &mut dyn End, count: usize) -> Result<(), String> {
@@ -241,7 +256,8 @@ fn measure(mut end: Box<dyn End>, plan: &Plan) -> Result<(Vec<u64>, f64), String
     let checked = plan.messages.min(100_000);
     send_numbers(&mut *end, checked)?;
     take_all(&mut *end, checked)?;
-    let (mut got, mut times) = (Vec::with_capacity(2 * BURST), Vec::with_capacity(plan.round_trips));
+    let (mut got, mut times) =
+        (Vec::with_capacity(2 * BURST), Vec::with_capacity(plan.round_trips));
     for number in 0..plan.round_trips {
         let begin = Instant::now();
         send_all(&mut *end, &[word(number)])?;
@@ -261,14 +277,21 @@ fn row(transport: String, (server, runtime): Pair, plan: &Plan) -> Result<Row, S
     let outcome = std::thread::scope(|scope| {
         let serving = scope.spawn(|| serve(server, plan));
         let measured = measure(runtime, plan);
-        let served = serving.join().unwrap_or_else(|_| Err("the server's thread has ended".to_owned()));
+        let served =
+            serving.join().unwrap_or_else(|_| Err("the server's thread has ended".to_owned()));
         // The side that failed first knows more about the cause.
         measured.and_then(|measured| served.map(|()| measured))
     });
     let (mut times, messages_per_second) = outcome.map_err(|why| format!("{transport}: {why}"))?;
     times.sort_unstable();
     let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)] as f64 / 1000.0;
-    Ok(Row { version: 1, transport, round_trip_us_p50: at(50), round_trip_us_p99: at(99), messages_per_second })
+    Ok(Row {
+        version: 1,
+        transport,
+        round_trip_us_p50: at(50),
+        round_trip_us_p99: at(99),
+        messages_per_second,
+    })
 }
 
 /// Both sides' ends, tied as hello and welcome tie them.
@@ -278,7 +301,10 @@ fn tied<T: Driver + Send + 'static>(mut server: T, mut runtime: T) -> Result<Pai
     let welcome = Words::open(&mut server, RUNTIME.node).map_err(refused)?;
     server.connect(RUNTIME.node, &hello).map_err(refused)?;
     runtime.connect(SERVER.node, &welcome).map_err(refused)?;
-    Ok((Box::new(ByWords { driver: server, other: RUNTIME.node }), Box::new(ByWords { driver: runtime, other: SERVER.node })))
+    Ok((
+        Box::new(ByWords { driver: server, other: RUNTIME.node }),
+        Box::new(ByWords { driver: runtime, other: SERVER.node }),
+    ))
 }
 
 /// Runs the plan. `skip` gets the requirements that this machine lacks for a transport.
@@ -292,7 +318,11 @@ pub fn run(plan: &Plan, mut skip: impl FnMut(&str)) -> Result<Vec<Row>, String> 
     let (server, runtime) = ByFabric::pair();
     let mut rows = vec![row("fabric".to_owned(), (Box::new(server), Box::new(runtime)), plan)?];
     let memory = |side| SharedMemoryWords::new(side).map_err(|error| error.to_string());
-    rows.push(row("shared-memory".to_owned(), tied(memory(Side::Server)?, memory(Side::Runtime)?)?, plan)?);
+    rows.push(row(
+        "shared-memory".to_owned(),
+        tied(memory(Side::Server)?, memory(Side::Runtime)?)?,
+        plan,
+    )?);
     for provider in PROVIDERS {
         if let Err(why) = libfabric::prepare(provider) {
             skip(&why);
@@ -313,8 +343,14 @@ mod tests {
     #[test]
     fn every_way_is_whole() {
         let rows = run(&Plan { round_trips: 20, messages: 2000 }, |_| {}).unwrap();
-        assert!(rows.len() >= 2 && rows[0].transport == "fabric" && rows[1].transport == "shared-memory");
-        assert!(rows.iter().all(|row| row.round_trip_us_p50 > 0.0 && row.messages_per_second > 0.0));
+        assert!(
+            rows.len() >= 2
+                && rows[0].transport == "fabric"
+                && rows[1].transport == "shared-memory"
+        );
+        assert!(
+            rows.iter().all(|row| row.round_trip_us_p50 > 0.0 && row.messages_per_second > 0.0)
+        );
         assert!(run(&Plan { round_trips: 0, messages: 1 }, |_| {}).is_err());
     }
 

@@ -93,12 +93,18 @@ const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 /// # Errors
 /// A program or privilege is missing, or the result is wrong; no time counts then.
 pub fn run(plan: &Plan, binary: &Path) -> Result<Vec<Row>> {
-    ensure!(plan.kills > 0 && plan.flows > 0 && plan.packets_per_second > 0, "there is nothing to measure");
+    ensure!(
+        plan.kills > 0 && plan.flows > 0 && plan.packets_per_second > 0,
+        "there is nothing to measure"
+    );
     requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
     let interrupt = Interrupt::on_signals()?;
     let mut rows = Vec::new();
     for protection in PROTECTIONS {
-        rows.extend(measure(plan, protection, binary, &interrupt).with_context(|| format!("under {protection}"))?);
+        rows.extend(
+            measure(plan, protection, binary, &interrupt)
+                .with_context(|| format!("under {protection}"))?,
+        );
     }
     Ok(rows)
 }
@@ -120,10 +126,17 @@ struct Seen {
 }
 
 /// Starts a box and kills `kills` of its runtimes.
-fn look_at(kills: usize, plan: &Plan, protection: &str, binary: &Path, interrupt: &Interrupt) -> Result<Seen> {
+fn look_at(
+    kills: usize,
+    plan: &Plan,
+    protection: &str,
+    binary: &Path,
+    interrupt: &Interrupt,
+) -> Result<Seen> {
     let mut lab = Lab::new(interrupt.clone())?;
     let topology = Topology::build(&mut lab, &addresses())?;
-    let configuration = PROTECTED.replace("protection: nfvactor", &format!("protection: {protection}"));
+    let configuration =
+        PROTECTED.replace("protection: nfvactor", &format!("protection: {protection}"));
     let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration)?;
     let server = ECHO.parse().context("an address")?;
     let echo = Echo::start(&topology.server, server)?;
@@ -139,27 +152,45 @@ fn look_at(kills: usize, plan: &Plan, protection: &str, binary: &Path, interrupt
     })?;
     let probe = Probe::start(sockets.context("opening the flows")?, plan.packets_per_second)?;
     probe.shared.watch();
-    until("every flow is under way", RECOVERY_LIMIT, interrupt, || Ok(probe.shared.are_served(&probe.all()).then_some(())))?;
+    until("every flow is under way", RECOVERY_LIMIT, interrupt, || {
+        Ok(probe.shared.are_served(&probe.all()).then_some(()))
+    })?;
 
     let mut seen = Seen { kills: Vec::with_capacity(kills), owned: 0, counts: Counts::default() };
     for _ in 0..kills {
         let is_safe = |status: &Status| status.protected() == Protected::Yes;
         running.wait_for("everything is protected", RECOVERY_LIMIT, interrupt, is_safe)?;
         let victim = running.busiest(None)?;
-        let said: Flows = serde_json::from_str(&running.ask("flows --limit 10000 udp from any to any port 7007")?)?;
-        let its = said.flows.iter().filter(|flow| flow.owner == victim.id).map(|flow| flow.source_port());
-        let its: Vec<usize> = its.filter_map(|port| probe.ports.iter().position(|own| *own == port)).collect();
-        ensure!(!its.is_empty(), "runtime {} has none of the flows: {:?}", victim.id, running.status()?);
+        let said: Flows = serde_json::from_str(
+            &running.ask("flows --limit 10000 udp from any to any port 7007")?,
+        )?;
+        let its =
+            said.flows.iter().filter(|flow| flow.owner == victim.id).map(|flow| flow.source_port());
+        let its: Vec<usize> =
+            its.filter_map(|port| probe.ports.iter().position(|own| *own == port)).collect();
+        ensure!(
+            !its.is_empty(),
+            "runtime {} has none of the flows: {:?}",
+            victim.id,
+            running.status()?
+        );
         let shared = &probe.shared;
         let killed = shared.clock.now();
         signal_pid(victim.pid, Signal::KILL)?;
         // The dead runtime cannot have had a datagram that is sent after this.
         shared.watch();
-        until("its flows are served", RECOVERY_LIMIT, interrupt, || Ok(shared.are_served(&its).then_some(())))?;
-        let times = its.iter().map(|at| shared.served_at[*at].load(Ordering::Relaxed).saturating_sub(killed));
-        let (first, last) = times.fold((u64::MAX, 0), |(first, last), time| (first.min(time), last.max(time)));
+        until("its flows are served", RECOVERY_LIMIT, interrupt, || {
+            Ok(shared.are_served(&its).then_some(()))
+        })?;
+        let times = its
+            .iter()
+            .map(|at| shared.served_at[*at].load(Ordering::Relaxed).saturating_sub(killed));
+        let (first, last) =
+            times.fold((u64::MAX, 0), |(first, last), time| (first.min(time), last.max(time)));
         let status = running.wait_for("it is recovered", RECOVERY_LIMIT, interrupt, |status| {
-            status.failover(victim.id, victim.incarnation).is_some_and(|failover| failover.recovered_us.is_some())
+            status
+                .failover(victim.id, victim.incarnation)
+                .is_some_and(|failover| failover.recovered_us.is_some())
         })?;
         let failover = status.failover(victim.id, victim.incarnation).context("it is listed")?;
         ensure!(failover.lost == 0, "flows were lost: {failover:?}");
@@ -180,11 +211,22 @@ fn look_at(kills: usize, plan: &Plan, protection: &str, binary: &Path, interrupt
     Ok(seen)
 }
 
-fn measure(plan: &Plan, protection: &'static str, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
+fn measure(
+    plan: &Plan,
+    protection: &'static str,
+    binary: &Path,
+    interrupt: &Interrupt,
+) -> Result<Vec<Row>> {
     let (mut kills, mut owned) = (Vec::with_capacity(plan.kills), 0);
     let (mut sent, mut returned, mut late) = (0, 0, 0);
     while kills.len() < plan.kills {
-        let seen = look_at(KILLS_OF_A_BOX.min(plan.kills - kills.len()), plan, protection, binary, interrupt)?;
+        let seen = look_at(
+            KILLS_OF_A_BOX.min(plan.kills - kills.len()),
+            plan,
+            protection,
+            binary,
+            interrupt,
+        )?;
         kills.extend(seen.kills);
         owned += seen.owned;
         sent += seen.counts.sent;
@@ -254,7 +296,10 @@ struct Probe {
 
 impl Probe {
     fn start(sockets: Vec<UdpSocket>, per_second: u64) -> Result<Probe> {
-        let ports = sockets.iter().map(|socket| Ok(socket.local_addr()?.port())).collect::<std::io::Result<_>>()?;
+        let ports = sockets
+            .iter()
+            .map(|socket| Ok(socket.local_addr()?.port()))
+            .collect::<std::io::Result<_>>()?;
         let shared = Arc::new(Shared {
             clock: Clock::new(),
             since: AtomicU64::new(u64::MAX),
@@ -339,11 +384,15 @@ impl Sender {
     }
 
     fn receive(&mut self, shared: &Shared) {
-        let mut descriptors: Vec<PollFd<'_>> =
-            self.sockets.iter().map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)).collect();
+        let mut descriptors: Vec<PollFd<'_>> = self
+            .sockets
+            .iter()
+            .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN))
+            .collect();
         let _ = poll(&mut descriptors, Some(&TICK));
         let ready = descriptors.iter().map(|fd| !fd.revents().is_empty());
-        let ready: Vec<usize> = ready.enumerate().filter(|(_, is_ready)| *is_ready).map(|(flow, _)| flow).collect();
+        let ready: Vec<usize> =
+            ready.enumerate().filter(|(_, is_ready)| *is_ready).map(|(flow, _)| flow).collect();
         let mut block = [0; 2048];
         for flow in ready {
             // Ends with an error: no more datagrams, or an ICMP error, which reading has
@@ -353,7 +402,12 @@ impl Sender {
                     && sent_at >= shared.since.load(Ordering::SeqCst)
                 {
                     let at = &shared.served_at[flow];
-                    let _ = at.compare_exchange(0, shared.clock.now(), Ordering::SeqCst, Ordering::Relaxed);
+                    let _ = at.compare_exchange(
+                        0,
+                        shared.clock.now(),
+                        Ordering::SeqCst,
+                        Ordering::Relaxed,
+                    );
                 }
             }
         }
@@ -361,9 +415,15 @@ impl Sender {
 
     /// The send time of a right datagram.
     fn take(&mut self, flow: usize, bytes: &[u8]) -> Option<u64> {
-        let word = |at: usize| bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_be_bytes);
-        let found = word(8).zip(word(16)).filter(|(number, sent_at)| bytes == datagram(flow, *number, *sent_at));
-        let is_new = |number: u64| self.returned[flow].get(number as usize).is_some_and(|has_returned| !has_returned);
+        let word = |at: usize| {
+            bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_be_bytes)
+        };
+        let found = word(8)
+            .zip(word(16))
+            .filter(|(number, sent_at)| bytes == datagram(flow, *number, *sent_at));
+        let is_new = |number: u64| {
+            self.returned[flow].get(number as usize).is_some_and(|has_returned| !has_returned)
+        };
         let Some((number, sent_at)) = found.filter(|(number, _)| is_new(*number)) else {
             self.counts.wrong += 1;
             return None;
@@ -379,7 +439,10 @@ impl Sender {
 fn datagram(flow: usize, number: u64, sent_at: u64) -> [u8; LEN] {
     let words = [flow as u64, number, sent_at, number ^ sent_at, !number];
     let mut bytes = [0; LEN];
-    bytes.chunks_exact_mut(8).zip(words).for_each(|(chunk, word)| chunk.copy_from_slice(&word.to_be_bytes()));
+    bytes
+        .chunks_exact_mut(8)
+        .zip(words)
+        .for_each(|(chunk, word)| chunk.copy_from_slice(&word.to_be_bytes()));
     bytes
 }
 
@@ -391,7 +454,8 @@ mod tests {
     /// another flow, one that was never sent.
     #[test]
     fn the_ledger_finds_what_is_wrong() {
-        let sockets = || (0..2).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a socket")).collect();
+        let sockets =
+            || (0..2).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a socket")).collect();
         let book = |came: &[[u8; LEN]]| {
             let mut sender = Sender::new(sockets());
             sender.returned[1] = vec![false; 5];

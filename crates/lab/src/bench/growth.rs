@@ -87,12 +87,16 @@ const OPENED_AT_ONCE: usize = 64;
 ///
 /// # Errors
 /// The result is wrong; no time counts then.
-pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<holdfast_nf::Chain, String>) -> Result<Vec<Row>, String> {
+pub fn run(
+    plan: &Plan,
+    make: &dyn Fn(usize) -> Result<holdfast_nf::Chain, String>,
+) -> Result<Vec<Row>, String> {
     let rows = plan.runtimes.iter().map(|runtimes| {
         let flows = usize::from(*runtimes) * plan.flows;
         // A fifth more than needed: a pool is divided into blocks.
         let make = move || make(flows + flows / 5);
-        measure(*runtimes, plan.flows, &make).map_err(|error| format!("{runtimes} runtimes: {error}"))
+        measure(*runtimes, plan.flows, &make)
+            .map_err(|error| format!("{runtimes} runtimes: {error}"))
     });
     rows.collect()
 }
@@ -167,7 +171,8 @@ impl<'a> Cluster<'a> {
             succeeds: false,
         });
         let me = Peer { node: COORDINATOR, incarnation: 1 };
-        let mut hub = Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric()));
+        let mut hub =
+            Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric()));
         hub.handle_coordinator(me);
         let now = MILLISECOND;
         let config = CoordinatorConfig {
@@ -205,7 +210,9 @@ impl<'a> Cluster<'a> {
     }
 
     fn owned(&self, at: usize) -> usize {
-        self.process(at).and_then(|process| process.runtime.flows(0)).map_or(0, |flows| flows.owned())
+        self.process(at)
+            .and_then(|process| process.runtime.flows(0))
+            .map_or(0, |flows| flows.owned())
     }
 
     fn all_owned(&self) -> usize {
@@ -300,7 +307,10 @@ impl<'a> Cluster<'a> {
                 self.pool.put(packet);
                 continue;
             }
-            let process = self.processes.get_mut(usize::from(peer.node - FIRST_RUNTIME)).and_then(Option::as_mut);
+            let process = self
+                .processes
+                .get_mut(usize::from(peer.node - FIRST_RUNTIME))
+                .and_then(Option::as_mut);
             match process.filter(|process| process.peer == peer) {
                 Some(process) => process.rx.push(packet),
                 None => self.pool.put(packet),
@@ -324,20 +334,36 @@ impl<'a> Cluster<'a> {
     fn start(&mut self, peer: Peer) -> Result<(), String> {
         // Room for as many replicas as flows, and twice that after another runtime's
         // flows have come.
-        let config =
-            RuntimeConfig { me: peer, flows: self.flows * 4 + 64, seed: 7, report_interval: 100 * MILLISECOND, fabric: fabric() };
+        let config = RuntimeConfig {
+            me: peer,
+            flows: self.flows * 4 + 64,
+            seed: 7,
+            report_interval: 100 * MILLISECOND,
+            fabric: fabric(),
+        };
         let protection = Preset::NFVACTOR.build();
-        let spec = ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain: (self.make)()?, protection };
-        let process = Process { peer, runtime: Runtime::new(config, vec![spec]), rx: Vec::new(), due: 0 };
+        let spec = ChainSpec {
+            name: "bench".to_owned(),
+            switch: SWITCH,
+            chain: (self.make)()?,
+            protection,
+        };
+        let process =
+            Process { peer, runtime: Runtime::new(config, vec![spec]), rx: Vec::new(), due: 0 };
         let at = usize::from(peer.node - FIRST_RUNTIME);
-        *self.processes.get_mut(at).ok_or("a runtime was to start that nobody asked for")? = Some(process);
+        *self.processes.get_mut(at).ok_or("a runtime was to start that nobody asked for")? =
+            Some(process);
         self.hub.handle_started(peer);
         Ok(())
     }
 
     fn kill(&mut self, peer: Peer) {
         let at = usize::from(peer.node - FIRST_RUNTIME);
-        let Some(mut process) = self.processes.get_mut(at).and_then(|slot| slot.take_if(|process| process.peer == peer)) else {
+        let Some(mut process) = self
+            .processes
+            .get_mut(at)
+            .and_then(|slot| slot.take_if(|process| process.peer == peer))
+        else {
             return;
         };
         process.rx.drain(..).for_each(|packet| self.pool.put(packet));
@@ -374,7 +400,9 @@ impl<'a> Cluster<'a> {
                 self.step()?;
             }
         }
-        self.until("the first packet of every flow", |cluster| cluster.released >= all && cluster.is_safe())?;
+        self.until("the first packet of every flow", |cluster| {
+            cluster.released >= all && cluster.is_safe()
+        })?;
         self.check(all)
     }
 
@@ -388,7 +416,10 @@ impl<'a> Cluster<'a> {
             let owned = process.runtime.flows(0).map_or(0, |flows| flows.owned());
             let routes = self.hub.switch().routes_to(process.peer);
             if owned != routes {
-                return Err(format!("runtime {} owns {owned} flows, and {routes} routes lead there", process.peer.node));
+                return Err(format!(
+                    "runtime {} owns {owned} flows, and {routes} routes lead there",
+                    process.peer.node
+                ));
             }
         }
         Ok(())
@@ -406,7 +437,9 @@ fn milliseconds(time: u64) -> f64 {
 
 fn measure(count: u16, flows: usize, make: MakeChain<'_>) -> Result<Row, String> {
     if count < 3 || flows == 0 {
-        return Err("there is nothing to measure: three runtimes at least, with a flow each".to_owned());
+        return Err(
+            "there is nothing to measure: three runtimes at least, with a flow each".to_owned()
+        );
     }
     let all = usize::from(count) * flows;
     let mut cluster = Cluster::new(count, flows, make)?;
@@ -416,10 +449,16 @@ fn measure(count: u16, flows: usize, make: MakeChain<'_>) -> Result<Row, String>
 
     let (moved, before) = (cluster.owned(0), cluster.work);
     let there = cluster.owned(1);
-    let order = Order::Move { from: FIRST_RUNTIME, to: Some(FIRST_RUNTIME + 1), limit: u64::MAX, selector: "any".to_owned() };
+    let order = Order::Move {
+        from: FIRST_RUNTIME,
+        to: Some(FIRST_RUNTIME + 1),
+        limit: u64::MAX,
+        selector: "any".to_owned(),
+    };
     cluster.hub.manager.order(order);
-    let move_time =
-        cluster.until("the last flow's move", |cluster| cluster.owned(0) == 0 && cluster.owned(1) == there + moved)?;
+    let move_time = cluster.until("the last flow's move", |cluster| {
+        cluster.owned(0) == 0 && cluster.owned(1) == there + moved
+    })?;
     let move_work = cluster.work.since(before);
     cluster.until("safety after the move", Cluster::is_safe)?;
     cluster.check(all)?;
@@ -429,11 +468,14 @@ fn measure(count: u16, flows: usize, make: MakeChain<'_>) -> Result<Row, String>
     let owned: Vec<usize> = (0..usize::from(count)).map(|at| cluster.owned(at)).collect();
     let peer = cluster.process(dead).ok_or("there is no runtime to kill")?.peer;
     cluster.kill(peer);
-    let recover_time = cluster.until("the recovery of every flow", |cluster| cluster.all_owned() == all)?;
+    let recover_time =
+        cluster.until("the recovery of every flow", |cluster| cluster.all_owned() == all)?;
     let recover_work = cluster.work.since(before);
     let heirs = (0..usize::from(count)).filter(|at| cluster.owned(*at) > owned[*at]).count();
     let safe_time = recover_time
-        + cluster.until("safety after the recovery", |cluster| cluster.process(dead).is_some() && cluster.is_safe())?;
+        + cluster.until("safety after the recovery", |cluster| {
+            cluster.process(dead).is_some() && cluster.is_safe()
+        })?;
     let safe_work = cluster.work.since(before);
     cluster.check(all)?;
     if cluster.coordinator.failovers().count() != 1 {
@@ -466,8 +508,12 @@ mod tests {
     /// A small cluster and a larger one.
     #[test]
     fn flows_move_and_are_recovered_in_clusters_of_any_size() {
-        let rows = run(&Plan { runtimes: vec![3, 24], flows: 20 }, &crate::bench::chains::chain).unwrap();
-        assert_eq!(rows.iter().map(|row| (row.runtimes, row.flows)).collect::<Vec<_>>(), [(3, 60), (24, 480)]);
+        let rows =
+            run(&Plan { runtimes: vec![3, 24], flows: 20 }, &crate::bench::chains::chain).unwrap();
+        assert_eq!(
+            rows.iter().map(|row| (row.runtimes, row.flows)).collect::<Vec<_>>(),
+            [(3, 60), (24, 480)]
+        );
         for row in &rows {
             assert!(row.moved > 0 && row.recovered > 0 && row.heirs > 0, "{row:?}");
             assert!(row.recover_milliseconds <= row.safe_milliseconds, "{row:?}");
@@ -481,13 +527,18 @@ mod tests {
     /// part of what is promised for a whole box.
     #[test]
     fn a_flows_place_in_all_tables_has_a_size() {
-        let rows = run(&Plan { runtimes: vec![3], flows: 2_000 }, &crate::bench::chains::chain).unwrap();
+        let rows =
+            run(&Plan { runtimes: vec![3], flows: 2_000 }, &crate::bench::chains::chain).unwrap();
         let bytes = rows[0].table_bytes_per_flow;
         assert!((1_200.0..1_300.0).contains(&bytes), "{bytes}");
     }
 
     #[test]
     fn a_cluster_of_two_has_nobody_to_compare() {
-        assert!(run(&Plan { runtimes: vec![2], flows: 5 }, &crate::bench::chains::chain).unwrap_err().contains("three runtimes"));
+        assert!(
+            run(&Plan { runtimes: vec![2], flows: 5 }, &crate::bench::chains::chain)
+                .unwrap_err()
+                .contains("three runtimes")
+        );
     }
 }

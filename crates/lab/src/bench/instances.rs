@@ -12,12 +12,17 @@
 //! a free port there before it takes it away, and several instances do so at a time.
 
 use super::churn::{Churn, Lengths};
-use super::datapath::{BURST, Beside, LEASE, PlaysOnce, SERVER, Sink, Stateless, ToRuntime, introduce, missing, runtime, server};
+use super::datapath::{
+    BURST, Beside, LEASE, PlaysOnce, SERVER, Sink, Stateless, ToRuntime, introduce, missing,
+    runtime, server,
+};
 use super::median;
 use super::redis::Redis;
 use super::traffic::{self, FRAME_LEN};
 use holdfast_nf::Chain;
-use holdfast_node::address::{FIRST_RUNTIME, MAX_STATE_SERVERS, node_of, state_server_node, state_server_number};
+use holdfast_node::address::{
+    FIRST_RUNTIME, MAX_STATE_SERVERS, node_of, state_server_node, state_server_number,
+};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::state::StateServer;
 use holdfast_protection::rescue::room_for_share;
@@ -87,7 +92,13 @@ pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result
         return Err(format!("there are 1 to {MAX_STATE_SERVERS} state servers"));
     }
     let most = plan.instances.iter().copied().max().unwrap_or(0);
-    if plan.instances.contains(&0) || most == 0 || most > 60 || plan.flows == 0 || plan.packets == 0 || plan.rounds == 0 {
+    if plan.instances.contains(&0)
+        || most == 0
+        || most > 60
+        || plan.flows == 0
+        || plan.packets == 0
+        || plan.rounds == 0
+    {
         return Err("there is nothing to measure, or too many instances".to_owned());
     }
     let store = Redis::start()?;
@@ -95,11 +106,15 @@ pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result
     let mut of_one = None;
     for (at, &instances) in plan.instances.iter().enumerate() {
         let servers = plan.servers.get(at).or(plan.servers.last()).copied().unwrap_or(1);
-        let of_case = |case: &'static str| move |error: String| format!("{case}, {instances} instances: {error}");
-        let row = rescue(plan, (instances, servers), make, &mut of_one).map_err(of_case("rescue"))?;
+        let of_case = |case: &'static str| {
+            move |error: String| format!("{case}, {instances} instances: {error}")
+        };
+        let row =
+            rescue(plan, (instances, servers), make, &mut of_one).map_err(of_case("rescue"))?;
         rows.push(row);
         for (case, is_synchronised) in [("stateless", true), ("unsynchronised", false)] {
-            let (flows, dropped) = stateless(plan, instances, make, &store, is_synchronised).map_err(of_case(case))?;
+            let (flows, dropped) =
+                stateless(plan, instances, make, &store, is_synchronised).map_err(of_case(case))?;
             rows.push(Row {
                 version: 1,
                 case,
@@ -144,14 +159,18 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new((instances, servers): (u16, u16), make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Cluster, String> {
+    fn new(
+        (instances, servers): (u16, u16),
+        make: &dyn Fn(usize) -> Result<Chain, String>,
+    ) -> Result<Cluster, String> {
         let all = usize::from(instances) * ROOM;
         let served = || -> Result<Chain, String> {
             let mut chain = make(all)?;
             chain.ask_server(SERVER_CREDIT, 0);
             Ok(chain)
         };
-        let peers: Vec<Peer> = (0..instances).map(|at| Peer { node: FIRST_RUNTIME + at, incarnation: 1 }).collect();
+        let peers: Vec<Peer> =
+            (0..instances).map(|at| Peer { node: FIRST_RUNTIME + at, incarnation: 1 }).collect();
         let mut cluster = Cluster {
             instances: Vec::new(),
             servers: Vec::new(),
@@ -170,10 +189,19 @@ impl Cluster {
         for &peer in &peers {
             let haste = Lengths::Empirical.haste(ROOM);
             let rescue = Rescue::new(Preset::RESCUE).with_stamps_hurrying(haste);
-            let mut runtime = runtime(peer, ROOM, served()?, Box::new(rescue)).with_state_servers(servers);
+            let mut runtime =
+                runtime(peer, ROOM, served()?, Box::new(rescue)).with_state_servers(servers);
             let said = introduce(&mut runtime, peer, &peers, &mut cluster.pool);
             let (input, sink) = (ToRuntime::for_runtime(peer), Sink::new());
-            cluster.instances.push(Instance { peer, runtime, input, sink, rx: Vec::new(), taken: 0, work: Duration::ZERO });
+            cluster.instances.push(Instance {
+                peer,
+                runtime,
+                input,
+                sink,
+                rx: Vec::new(),
+                taken: 0,
+                work: Duration::ZERO,
+            });
             cluster.tx.extend(said);
             cluster.deliver(cluster.instances.len() - 1);
         }
@@ -253,7 +281,11 @@ impl Cluster {
             }
         }
         self.drain(flags & Flags::NEW != 0)?;
-        Ok(self.instances.iter_mut().map(|instance| instance.sink.kept.take().unwrap_or_default()).collect())
+        Ok(self
+            .instances
+            .iter_mut()
+            .map(|instance| instance.sink.kept.take().unwrap_or_default())
+            .collect())
     }
 
     /// Waits for packets under way. With `all`, a packet that does not come out is an
@@ -264,13 +296,17 @@ impl Cluster {
         loop {
             let under_way = |instance: &Instance| instance.taken - instance.sink.released;
             let released: u64 = self.instances.iter().map(|instance| instance.sink.released).sum();
-            let Some(late) = self.instances.iter().find(|instance| under_way(instance) > 0) else { return Ok(()) };
+            let Some(late) = self.instances.iter().find(|instance| under_way(instance) > 0) else {
+                return Ok(());
+            };
             if Instant::now() > deadline || (!all && idle > 1000) {
                 if all {
                     return Err(missing(under_way(late), &late.runtime));
                 }
                 // A dropped packet will not come out any more.
-                self.instances.iter_mut().for_each(|instance| instance.taken = instance.sink.released);
+                self.instances
+                    .iter_mut()
+                    .for_each(|instance| instance.taken = instance.sink.released);
                 return Ok(());
             }
             self.turn(0);
@@ -291,7 +327,10 @@ fn rescue(
     let flows = forward.iter().map(Vec::len).sum();
     let opened = cluster.play(&forward, Flags::NEW)?;
     let answers = answers(&opened);
-    let by_instance = answers.iter().map(|answers| answers.iter().map(|(_, answer)| *answer).collect()).collect::<Vec<_>>();
+    let by_instance = answers
+        .iter()
+        .map(|answers| answers.iter().map(|(_, answer)| *answer).collect())
+        .collect::<Vec<_>>();
     let back = cluster.play(&by_instance, 0)?;
     let dropped = flows - came_back(&forward, &back);
 
@@ -301,7 +340,9 @@ fn rescue(
     }
     let (mut mpps, mut busy) = (Vec::new(), Vec::new());
     for round in 0..plan.rounds + 1 {
-        let released = |cluster: &Cluster| cluster.instances.iter().map(|instance| instance.sink.released).sum::<u64>();
+        let released = |cluster: &Cluster| {
+            cluster.instances.iter().map(|instance| instance.sink.released).sum::<u64>()
+        };
         let before = released(&cluster);
         cluster.servers.iter_mut().for_each(|server| server.work = Duration::ZERO);
         cluster.instances.iter_mut().for_each(|instance| instance.work = Duration::ZERO);
@@ -309,8 +350,10 @@ fn rescue(
             cluster.turn(BURST);
         }
         let packets = released(&cluster) - before;
-        let server = cluster.servers.iter().map(|server| server.work).fold(Duration::ZERO, Duration::max);
-        let busiest = cluster.instances.iter().map(|instance| instance.work).fold(server, Duration::max);
+        let server =
+            cluster.servers.iter().map(|server| server.work).fold(Duration::ZERO, Duration::max);
+        let busiest =
+            cluster.instances.iter().map(|instance| instance.work).fold(server, Duration::max);
         // The first round warms caches and queues up and is not counted.
         if round > 0 {
             mpps.push(packets as f64 / busiest.as_secs_f64() / 1e6);
@@ -351,28 +394,41 @@ fn stateless(
     let forward = first_packets(plan.flows, count);
     let flows = forward.iter().map(Vec::len).sum();
     let opened = in_threads(&mut instances, &forward, Flags::NEW)?;
-    let by_instance: Vec<Vec<Frame>> =
-        answers(&opened).iter().map(|answers| answers.iter().map(|(_, answer)| *answer).collect()).collect();
+    let by_instance: Vec<Vec<Frame>> = answers(&opened)
+        .iter()
+        .map(|answers| answers.iter().map(|(_, answer)| *answer).collect())
+        .collect();
     let back = in_threads(&mut instances, &by_instance, 0)?;
     Ok((flows, flows - came_back(&forward, &back)))
 }
 
 /// Each instance plays its frames, all at the same time.
-fn in_threads(instances: &mut [Stateless<FRAME_LEN>], frames: &[Vec<Frame>], flags: u8) -> Result<Vec<Vec<Frame>>, String> {
+fn in_threads(
+    instances: &mut [Stateless<FRAME_LEN>],
+    frames: &[Vec<Frame>],
+    flags: u8,
+) -> Result<Vec<Vec<Frame>>, String> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = instances
             .iter_mut()
             .zip(frames)
             .map(|(instance, frames)| scope.spawn(move || instance.play_once(frames, flags)))
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     })
 }
 
 /// The first packets of each instance's flows.
 fn first_packets(flows: usize, instances: u16) -> Vec<Vec<Frame>> {
     let of = |at: u16| (usize::from(at)..flows).step_by(instances.into());
-    (0..instances).map(|at| of(at).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect()).collect()
+    (0..instances)
+        .map(|at| {
+            of(at).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect()
+        })
+        .collect()
 }
 
 /// The answers to each instance's ports, by port. A port belongs to the flow that had it
@@ -401,8 +457,11 @@ fn source_of(frame: &Frame) -> [u8; 6] {
 
 /// The number of flows whose client got a sound answer.
 fn came_back(forward: &[Vec<Frame>], back: &[Vec<Frame>]) -> usize {
-    let mut clients: HashMap<Frame, bool> =
-        forward.iter().flatten().map(|frame| (to_client(&traffic::reply_to(frame)), false)).collect();
+    let mut clients: HashMap<Frame, bool> = forward
+        .iter()
+        .flatten()
+        .map(|frame| (to_client(&traffic::reply_to(frame)), false))
+        .collect();
     for frame in back.iter().flatten().filter(|frame| traffic::is_sound(&frame[..])) {
         if let Some(is_there) = clients.get_mut(&to_client(frame)) {
             *is_there = true;
@@ -431,16 +490,26 @@ mod tests {
             return;
         }
         let nat = |flows| crate::bench::chains::function("nat", flows);
-        let plan = Plan { instances: vec![1, 3], servers: vec![1, 2], flows: 6000, packets: 10_000, rounds: 1 };
+        let plan = Plan {
+            instances: vec![1, 3],
+            servers: vec![1, 2],
+            flows: 6000,
+            packets: 10_000,
+            rounds: 1,
+        };
         let rows = run(&plan, &nat).unwrap();
         let found: Vec<_> = rows.iter().map(|row| (row.case, row.instances, row.flows)).collect();
-        let expected =
-            [1, 3].into_iter().flat_map(|count| ["rescue", "stateless", "unsynchronised"].map(|case| (case, count, 6000)));
+        let expected = [1, 3].into_iter().flat_map(|count| {
+            ["rescue", "stateless", "unsynchronised"].map(|case| (case, count, 6000))
+        });
         assert_eq!(found, expected.collect::<Vec<_>>());
         for row in &rows {
             let collides = row.case == "unsynchronised" && row.instances > 1;
             assert_eq!(row.dropped > 0, collides, "{row:?}");
-            assert_eq!(row.servers, if row.case == "rescue" { row.instances.div_ceil(2) } else { 0 });
+            assert_eq!(
+                row.servers,
+                if row.case == "rescue" { row.instances.div_ceil(2) } else { 0 }
+            );
             assert_eq!(row.mpps.is_some_and(|mpps| mpps > 0.0), row.case == "rescue", "{row:?}");
         }
     }

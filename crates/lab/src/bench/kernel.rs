@@ -90,13 +90,20 @@ const END: Duration = Duration::from_secs(20);
 /// # Errors
 /// A program or privilege is missing, or a result was wrong.
 pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
-    ensure!(plan.rounds > 0 && plan.seconds > 0 && !plan.flows.is_empty(), "there is nothing to measure");
+    ensure!(
+        plan.rounds > 0 && plan.seconds > 0 && !plan.flows.is_empty(),
+        "there is nothing to measure"
+    );
     let most = plan.flows.iter().max().copied().unwrap_or(0);
     ensure!(most <= MOST_FLOWS, "{most} flows: one client has ports for {MOST_FLOWS}");
-    let programs = [requirements::NGINX, requirements::WRK, requirements::IPERF3, requirements::PING];
-    requirements::require(&[&[requirements::IP, requirements::ETHTOOL, requirements::NFT][..], &programs].concat())?;
+    let programs =
+        [requirements::NGINX, requirements::WRK, requirements::IPERF3, requirements::PING];
+    requirements::require(
+        &[&[requirements::IP, requirements::ETHTOOL, requirements::NFT][..], &programs].concat(),
+    )?;
 
-    let cases: Vec<Option<&str>> = [None].into_iter().chain(plan.protections.iter().map(|name| Some(name.as_str()))).collect();
+    let cases: Vec<Option<&str>> =
+        [None].into_iter().chain(plan.protections.iter().map(|name| Some(name.as_str()))).collect();
     let mut rows = Vec::new();
     for &flows in &plan.flows {
         let mut measured = vec![Vec::with_capacity(plan.rounds); cases.len()];
@@ -105,12 +112,16 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
                 interrupt.check()?;
                 let name = case.unwrap_or("kernel");
                 let what = || format!("{name} with {flows} flows, round {round}");
-                measured.push(measure(*case, flows, plan.seconds, binary, interrupt).with_context(what)?);
+                measured.push(
+                    measure(*case, flows, plan.seconds, binary, interrupt).with_context(what)?,
+                );
             }
         }
         let kernel = measured[0].clone();
         let named = cases.iter().map(|case| case.unwrap_or("kernel").to_owned());
-        rows.extend(named.zip(measured).map(|(case, measured)| row(case, flows, &measured, &kernel)));
+        rows.extend(
+            named.zip(measured).map(|(case, measured)| row(case, flows, &measured, &kernel)),
+        );
     }
     Ok(rows)
 }
@@ -127,7 +138,13 @@ struct Measured {
 fn row(case: String, flows: usize, measured: &[Measured], kernel: &[Measured]) -> Row {
     let middle = |of: fn(&Measured) -> f64| median(&measured.iter().map(of).collect::<Vec<_>>());
     let ratio = |of: fn(&Measured) -> f64| {
-        median(&measured.iter().zip(kernel).map(|(measured, kernel)| of(measured) / of(kernel)).collect::<Vec<_>>())
+        median(
+            &measured
+                .iter()
+                .zip(kernel)
+                .map(|(measured, kernel)| of(measured) / of(kernel))
+                .collect::<Vec<_>>(),
+        )
     };
     Row {
         version: 1,
@@ -143,7 +160,13 @@ fn row(case: String, flows: usize, measured: &[Measured], kernel: &[Measured]) -
     }
 }
 
-fn measure(protection: Option<&str>, flows: usize, seconds: u32, binary: &Path, interrupt: &Interrupt) -> Result<Measured> {
+fn measure(
+    protection: Option<&str>,
+    flows: usize,
+    seconds: u32,
+    binary: &Path,
+    interrupt: &Interrupt,
+) -> Result<Measured> {
     let mut lab = Lab::new(interrupt.clone())?;
     let mut wanted = addresses();
     wanted.behind_box.push((format!("{OUTSIDE}/32"), BOX_OUTSIDE.to_owned()));
@@ -156,7 +179,8 @@ fn measure(protection: Option<&str>, flows: usize, seconds: u32, binary: &Path, 
         Some(protection) => {
             let configuration = configuration(protection).to_string();
             let running = RunningBox::start(&lab, &topology.router, binary, &configuration)?;
-            let is_safe = |status: &Status| status.protected() == Protected::Yes || protection == "none";
+            let is_safe =
+                |status: &Status| status.protected() == Protected::Yes || protection == "none";
             running.wait_for("the box is safe", SAFE, interrupt, is_safe)?;
             Some(running)
         }
@@ -175,10 +199,12 @@ fn measure(protection: Option<&str>, flows: usize, seconds: u32, binary: &Path, 
 
     let coordinator = running.as_ref().map(coordinator).transpose()?;
     let (before, began) = (coordinator.map(wakes).transpose()?, Instant::now());
-    let mut load = wrk(&lab, &topology.client, &format!("http://{WEB}/file"), CONNECTIONS, seconds)?;
+    let mut load =
+        wrk(&lab, &topology.client, &format!("http://{WEB}/file"), CONNECTIONS, seconds)?;
     let requests = read_wrk(&load.finish(limit(seconds), interrupt)?)?;
     let took = began.elapsed().as_secs_f64();
-    let woken = coordinator.map(wakes).transpose()?.zip(before).map_or(0, |(after, before)| after - before);
+    let woken =
+        coordinator.map(wakes).transpose()?.zip(before).map_or(0, |(after, before)| after - before);
     let is_clean = requests.socket_errors + requests.timeouts + requests.bad_answers == 0;
     ensure!(is_clean && requests.requests > 0, "requests failed: {requests:?}");
     let transfer = Iperf3 { server: stream, udp_bits_per_second: None, reverse: false, seconds };
@@ -187,7 +213,9 @@ fn measure(protection: Option<&str>, flows: usize, seconds: u32, binary: &Path, 
     let (pings, ping_us) = ping_times(&topology.client, web.ip(), PINGS, PING_INTERVAL)?;
     ensure!(pings.received == pings.sent, "echo requests were not answered: {pings:?}");
     let left = match &running {
-        Some(running) => running.status()?.runtimes().map(|runtime| runtime.flows).sum::<u64>() as usize,
+        Some(running) => {
+            running.status()?.runtimes().map(|runtime| runtime.flows).sum::<u64>() as usize
+        }
         None => conntrack_entries(&topology.router)?,
     };
     ensure!(left >= flows, "of {flows} flows {left} were there at the end");
@@ -244,7 +272,8 @@ fn nftables() -> String {
 /// Connections that the kernel of this namespace tracks.
 fn conntrack_entries(router: &Namespace) -> Result<usize> {
     let path = "/proc/sys/net/netfilter/nf_conntrack_count";
-    let text = router.enter(|| fs::read_to_string(path))?.with_context(|| format!("reading {path}"))?;
+    let text =
+        router.enter(|| fs::read_to_string(path))?.with_context(|| format!("reading {path}"))?;
     text.trim().parse().with_context(|| format!("{path} says {text:?}"))
 }
 
@@ -283,7 +312,9 @@ fn coordinator(running: &RunningBox) -> Result<u32> {
 fn wakes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    let number = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok());
+    let number = text
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok());
     number.with_context(|| format!("{path} does not say how often it slept"))
 }
 

@@ -71,7 +71,8 @@ pub fn run(plan: &Plan, chains: &[NamedChain<'_>]) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for (name, functions, make) in chains {
         let start = |protection: Value| Served::start(functions, &protection, plan.flows, *make);
-        let mut cases = [start(json!("none"))?, start(json!({ "preset": "reinforce", "level": "local" }))?];
+        let mut cases =
+            [start(json!("none"))?, start(json!({ "preset": "reinforce", "level": "local" }))?];
         cases.iter_mut().try_for_each(Served::wait_until_it_turns)?;
         cases[1].wait_for_standby()?;
         let mut of_length = |row: Result<[Row; 2], String>| row.map(|row| rows.extend(row));
@@ -85,17 +86,25 @@ pub fn run(plan: &Plan, chains: &[NamedChain<'_>]) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn measure<const L: usize>(plan: &Plan, chain: &'static str, cases: &mut [Served; 2]) -> Result<[Row; 2], String> {
-    let forward: Vec<[u8; L]> = (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
+fn measure<const L: usize>(
+    plan: &Plan,
+    chain: &'static str,
+    cases: &mut [Served; 2],
+) -> Result<[Row; 2], String> {
+    let forward: Vec<[u8; L]> =
+        (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
     let expected = cases[0].open(&forward)?;
     let reverse: Vec<[u8; L]> = expected.iter().map(traffic::reply_to).collect();
     for case in &mut *cases {
         if case.open(&forward)? != expected {
-            return Err("the runtime with a standby translates other than the one without".to_owned());
+            return Err(
+                "the runtime with a standby translates other than the one without".to_owned()
+            );
         }
         case.check(&forward, &reverse, &expected)?;
     }
-    let mut both: Vec<[u8; L]> = forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
+    let mut both: Vec<[u8; L]> =
+        forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
     let mut random = Random::new(both.len() as u64);
     for at in (1..both.len()).rev() {
         both.swap(at, random.range(0, at as u64 + 1) as usize);
@@ -113,8 +122,11 @@ fn measure<const L: usize>(plan: &Plan, chain: &'static str, cases: &mut [Served
             // A volley during which this process slept is not measured reliably; it
             // counts only if no volley is better.
             let is_any_seen = volleys.iter().any(|volley| volley.is_seen);
-            let volleys: Vec<f64> =
-                volleys.into_iter().filter(|volley| volley.is_seen || !is_any_seen).map(|volley| volley.ns_per_packet).collect();
+            let volleys: Vec<f64> = volleys
+                .into_iter()
+                .filter(|volley| volley.is_seen || !is_any_seen)
+                .map(|volley| volley.ns_per_packet)
+                .collect();
             // The first round warms caches and queues up and is not counted.
             if round > 0 {
                 times.push(median(&volleys));
@@ -130,7 +142,8 @@ fn measure<const L: usize>(plan: &Plan, chain: &'static str, cases: &mut [Served
     }
     Ok([0, 1].map(|case| {
         let ns_per_packet = median(&times[case]);
-        let ratios: Vec<f64> = times[0].iter().zip(&times[case]).map(|(none, own)| none / own).collect();
+        let ratios: Vec<f64> =
+            times[0].iter().zip(&times[case]).map(|(none, own)| none / own).collect();
         Row {
             version: 1,
             chain,
@@ -151,7 +164,11 @@ struct Volley {
 }
 
 /// Sends the next packets, all at once.
-fn volley<const L: usize>(case: &mut Served, frames: &[[u8; L]], at: &mut usize) -> Result<Volley, String> {
+fn volley<const L: usize>(
+    case: &mut Served,
+    frames: &[[u8; L]],
+    at: &mut usize,
+) -> Result<Volley, String> {
     for _ in 0..VOLLEY {
         if !case.send(&frames[*at], 0) {
             return Err("there is no room for a packet".to_owned());

@@ -84,13 +84,17 @@ const END: Duration = Duration::from_secs(20);
 /// # Errors
 /// A program or privilege is missing, or a check of the result failed.
 pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
-    ensure!(plan.flows > 0 && plan.runtimes > 1, "there is nothing to measure: a flow at least, and two runtimes");
+    ensure!(
+        plan.flows > 0 && plan.runtimes > 1,
+        "there is nothing to measure: a flow at least, and two runtimes"
+    );
     requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
     let mut lab = Lab::new(interrupt.clone())?;
     let topology = topology(&mut lab)?;
 
     let began = Instant::now();
-    let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration(plan).to_string())?;
+    let mut running =
+        RunningBox::start(&lab, &topology.router, binary, &configuration(plan).to_string())?;
     let start_milliseconds = began.elapsed().as_millis() as u64;
     // The router's namespace has only the box's processes.
     let taken = || topology.router.pids().map(|pids| Taken::by(&pids));
@@ -130,7 +134,12 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     let victim = running.busiest(None)?;
     let recovery = running.kill(&victim, true, limit, interrupt)?;
     let has_lost = recovery.failover.as_ref().is_none_or(|failover| failover.lost > 0);
-    ensure!(!has_lost, "flows were lost with runtime {}: {:?}", victim.id, running.status()?.failovers);
+    ensure!(
+        !has_lost,
+        "flows were lost with runtime {}: {:?}",
+        victim.id,
+        running.status()?.failovers
+    );
     running.wait_for("every flow is there again, and safe", limit, interrupt, is_whole(flows))?;
     rows.push(row("after a death", flows, &taken()?, idle.all()));
 
@@ -184,7 +193,8 @@ pub(super) fn configuration(plan: &Plan) -> Value {
 
 /// The client's end of this flow.
 pub(super) fn client(flow: usize) -> SocketAddr {
-    (Ipv4Addr::from(FIRST_CLIENT + (flow / PORTS) as u32), (FIRST_PORT + flow % PORTS) as u16).into()
+    (Ipv4Addr::from(FIRST_CLIENT + (flow / PORTS) as u32), (FIRST_PORT + flow % PORTS) as u16)
+        .into()
 }
 
 /// Opens `flows` flows of the plan's clients from the current namespace; returns when
@@ -195,7 +205,12 @@ pub(super) fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
 
 /// Opens `flows` flows to an echo server from the current namespace, each from the
 /// address that `client` names; returns when each has had an answer.
-pub(super) fn open(flows: usize, client: impl Fn(usize) -> SocketAddr, server: SocketAddr, interrupt: &Interrupt) -> Result<()> {
+pub(super) fn open(
+    flows: usize,
+    client: impl Fn(usize) -> SocketAddr,
+    server: SocketAddr,
+    interrupt: &Interrupt,
+) -> Result<()> {
     for first in (0..flows).step_by(WINDOW) {
         interrupt.check()?;
         let open = |flow: usize| -> std::io::Result<UdpSocket> {
@@ -206,7 +221,11 @@ pub(super) fn open(flows: usize, client: impl Fn(usize) -> SocketAddr, server: S
             Ok(socket)
         };
         let window = first..(first + WINDOW).min(flows);
-        let sockets = window.clone().map(open).collect::<std::io::Result<Vec<UdpSocket>>>().context("opening the flows")?;
+        let sockets = window
+            .clone()
+            .map(open)
+            .collect::<std::io::Result<Vec<UdpSocket>>>()
+            .context("opening the flows")?;
         for (flow, socket) in window.zip(&sockets) {
             wait(flow, socket).with_context(|| format!("flow {flow} of {flows}"))?;
         }
@@ -242,10 +261,16 @@ impl Taken {
     fn by(pids: &[u32]) -> Taken {
         let mut taken = BTreeMap::new();
         for pid in pids {
-            let Ok(rollup) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { continue };
+            let Ok(rollup) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else {
+                continue;
+            };
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let role = command.split(|byte| *byte == 0).nth(1).map(|word| String::from_utf8_lossy(word).into_owned());
-            *taken.entry(role.unwrap_or_default()).or_default() += field(&rollup, "Pss:").unwrap_or(0) * 1024;
+            let role = command
+                .split(|byte| *byte == 0)
+                .nth(1)
+                .map(|word| String::from_utf8_lossy(word).into_owned());
+            *taken.entry(role.unwrap_or_default()).or_default() +=
+                field(&rollup, "Pss:").unwrap_or(0) * 1024;
         }
         Taken(taken)
     }
@@ -277,7 +302,8 @@ mod tests {
         // The child echoes a byte: its command line is there only some time after `spawn`
         // returns.
         let mut command = Command::new("cat");
-        let mut child = command.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.as_mut().unwrap().write_all(b"!").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let taken = Taken::by(&[child.id()]);
@@ -303,8 +329,12 @@ mod tests {
         let configuration = configuration(&Plan { flows, limit: None, runtimes: 3 });
         let limit = configuration["limits"]["flows"].as_u64().unwrap() as usize;
         assert!(limit > flows && limit <= 16_000_000, "{limit}");
-        let pool = configuration["chains"]["web"]["functions"][1]["nat"]["pool"][0].as_str().unwrap();
-        let addresses = pool.strip_prefix("100.64.0.0/").map(|len| 1 << (32 - len.parse::<u32>().unwrap())).unwrap();
+        let pool =
+            configuration["chains"]["web"]["functions"][1]["nat"]["pool"][0].as_str().unwrap();
+        let addresses = pool
+            .strip_prefix("100.64.0.0/")
+            .map(|len| 1 << (32 - len.parse::<u32>().unwrap()))
+            .unwrap();
         assert!(addresses * LEASES >= limit, "{pool}");
     }
 }

@@ -66,18 +66,33 @@ impl Case {
         let endpoint = |me: Peer, other: Peer| {
             let mut fabric = Fabric::new(me, FabricConfig::default());
             if authenticated {
-                let ring = KeyRing::new(vec![Key { number: 1, secret: [0x5a; 32] }]).map_err(|error| error.to_string())?;
+                let ring = KeyRing::new(vec![Key { number: 1, secret: [0x5a; 32] }])
+                    .map_err(|error| error.to_string())?;
                 fabric.authenticate(&ring, NonZeroU64::MIN.saturating_add(me.node.into()));
             }
             fabric.set_peer(other);
             Ok::<Fabric, String>(fabric)
         };
         let (left, right) = (endpoint(LEFT, RIGHT)?, endpoint(RIGHT, LEFT)?);
-        Ok(Case { bytes, authenticated, left, right, body: vec![0; bytes], now: 1, times: Vec::new(), frames: 0, allocations: 0 })
+        Ok(Case {
+            bytes,
+            authenticated,
+            left,
+            right,
+            body: vec![0; bytes],
+            now: 1,
+            times: Vec::new(),
+            frames: 0,
+            allocations: 0,
+        })
     }
 
     /// Sends `messages` messages and waits for them; `look` sees each.
-    fn play(&mut self, messages: usize, mut look: impl FnMut(usize, &[u8]) -> bool) -> Result<(), String> {
+    fn play(
+        &mut self,
+        messages: usize,
+        mut look: impl FnMut(usize, &[u8]) -> bool,
+    ) -> Result<(), String> {
         let (mut sent, mut got, mut idle) = (0, 0, 0);
         let burst = (BURST_BYTES / self.bytes).max(1);
         while got < messages {
@@ -99,7 +114,10 @@ impl Case {
             });
             for (_, body) in right.inbox.records() {
                 if !look(got, body) {
-                    return Err(format!("message {got} of {} bytes is not what was sent", self.bytes));
+                    return Err(format!(
+                        "message {got} of {} bytes is not what was sent",
+                        self.bytes
+                    ));
                 }
                 got += 1;
             }
@@ -115,7 +133,10 @@ impl Case {
             // brings something.
             idle = if got > before { 0 } else { idle + 1 };
             if idle > 4 {
-                return Err(format!("{got} of {messages} messages of {} bytes arrived", self.bytes));
+                return Err(format!(
+                    "{got} of {messages} messages of {} bytes arrived",
+                    self.bytes
+                ));
             }
         }
         Ok(())
@@ -124,7 +145,9 @@ impl Case {
     /// Checks that everything arrives once and in order.
     fn check(&mut self, messages: usize) -> Result<(), String> {
         let bytes = self.bytes;
-        self.play(messages, |number, body| body.len() == bytes && body[..8] == (number as u64).to_be_bytes())?;
+        self.play(messages, |number, body| {
+            body.len() == bytes && body[..8] == (number as u64).to_be_bytes()
+        })?;
         if self.left.is_authenticated() != self.authenticated {
             return Err("a case is not what it is called".to_owned());
         }
@@ -186,7 +209,10 @@ mod tests {
     fn every_size_is_measured_with_and_without_keys() {
         let rows = run(&Plan { messages: 2000, rounds: 1 }, &|| 0).unwrap();
         let cases: Vec<_> = rows.iter().map(|row| (row.bytes, row.authenticated)).collect();
-        assert_eq!(cases, [(64, false), (64, true), (256, false), (256, true), (1024, false), (1024, true)]);
+        assert_eq!(
+            cases,
+            [(64, false), (64, true), (256, false), (256, true), (1024, false), (1024, true)]
+        );
         assert!(rows.iter().all(|row| row.ns_per_message > 0.0 && row.messages_per_frame > 1.5));
         assert!(run(&Plan { messages: 0, rounds: 1 }, &|| 0).is_err());
     }

@@ -83,9 +83,14 @@ pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
 }
 
 fn row(case: &'static str, flows: usize, packets_per_second: u64, rounds: &[Round]) -> Row {
-    let of = |what: fn(&Round) -> Duration| median(&rounds.iter().map(|round| what(round).as_secs_f64()).collect::<Vec<f64>>());
+    let of = |what: fn(&Round) -> Duration| {
+        median(&rounds.iter().map(|round| what(round).as_secs_f64()).collect::<Vec<f64>>())
+    };
     let (took, idle) = (of(|round| round.took), of(|round| round.idle));
-    let pause = |percent| median(&rounds.iter().map(|round| percentile(&round.pauses, percent)).collect::<Vec<f64>>()) / 1e3;
+    let pause = |percent| {
+        median(&rounds.iter().map(|round| percentile(&round.pauses, percent)).collect::<Vec<f64>>())
+            / 1e3
+    };
     Row {
         version: 2,
         case,
@@ -140,7 +145,9 @@ impl Book {
     }
 
     fn check(&mut self, now: u64, frame: &[u8]) {
-        let number = |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
+        let number = |at: usize| {
+            u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
+        };
         let (flow, datagram) = (number(NUMBER_AT) as usize, number(NUMBER_AT + 4));
         self.released += 1;
         self.reordered += u64::from(datagram != self.due[flow]);
@@ -194,7 +201,12 @@ impl Bench {
         let (source, target) = ([FIRST, SECOND][from], [FIRST, SECOND][to]);
         self.request += 1;
         let targets = vec![(target.node, target.incarnation)];
-        let order = Control::Migrate { request: self.request, targets, limit: u64::MAX, selector: "any".to_owned() };
+        let order = Control::Migrate {
+            request: self.request,
+            targets,
+            limit: u64::MAX,
+            selector: "any".to_owned(),
+        };
         self.world.heard.clear();
         self.world.coordinator.send_control(source.node, &order);
         let started = Instant::now();
@@ -206,7 +218,10 @@ impl Bench {
             self.world.heard.clear();
             let elapsed = started.elapsed();
             if elapsed > Duration::from_secs(60) {
-                return Err(format!("after a minute {} of {flows} flows were at the target", self.world.owned(to)));
+                return Err(format!(
+                    "after a minute {} of {flows} flows were at the target",
+                    self.world.owned(to)
+                ));
             }
             let wanted = elapsed.as_micros() as u64 * packets_per_second / 1_000_000;
             for _ in 0..wanted.saturating_sub(made).min(BURST) {
@@ -235,7 +250,11 @@ impl Bench {
     /// Flows moved, as the source tells when the order is carried out.
     fn moved(&self) -> Option<u64> {
         self.world.heard.iter().find_map(|message| match message {
-            Control::Migrated { request, moved, refused: 0, last: true } if *request == self.request => Some(*moved),
+            Control::Migrated { request, moved, refused: 0, last: true }
+                if *request == self.request =>
+            {
+                Some(*moved)
+            }
             _ => None,
         })
     }
@@ -272,7 +291,10 @@ mod tests {
         let rows = run(&Plan { flows: vec![300], rounds: 1 }, &chain).unwrap();
         assert_eq!(rows.iter().map(|row| row.case).collect::<Vec<_>>(), ["none", "nfvactor"]);
         for row in rows {
-            assert_eq!((row.flows, row.packets_per_second, row.lost, row.reordered), (300, 3000, 0, 0));
+            assert_eq!(
+                (row.flows, row.packets_per_second, row.lost, row.reordered),
+                (300, 3000, 0, 0)
+            );
             assert!(row.microseconds_per_flow > 0.0 && row.idle_microseconds_per_flow > 0.0);
         }
     }

@@ -95,13 +95,17 @@ const LATE: Duration = Duration::from_secs(1);
 /// # Errors
 /// A program or privilege is missing, or an answer was wrong.
 pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
-    ensure!(plan.flows > 0 && plan.rounds > 0 && plan.rules > 0 && plan.packets_per_second > 0, "there is nothing to measure");
+    ensure!(
+        plan.flows > 0 && plan.rounds > 0 && plan.rules > 0 && plan.packets_per_second > 0,
+        "there is nothing to measure"
+    );
     requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
     let mut lab = Lab::new(interrupt.clone())?;
     let topology = memory::topology(&mut lab)?;
     let flows = plan.flows + LOAD_FLOWS;
     let configuration = memory::configuration(&memory::Plan { flows, limit: None, runtimes: 3 });
-    let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration.to_string())?;
+    let mut running =
+        RunningBox::start(&lab, &topology.router, binary, &configuration.to_string())?;
     let echoes = memory::echoes(&topology)?;
     topology.client.enter(|| memory::begin(plan.flows, interrupt))??;
     let server: SocketAddr = VIRTUAL.parse().context("an address")?;
@@ -116,7 +120,9 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
         (plan.flows..flows).map(open).collect::<std::io::Result<Vec<UdpSocket>>>()
     })?;
     let load = Load::start(sockets.context("opening the load's flows")?, plan.packets_per_second)?;
-    let is_whole = |status: &Status| status.runtimes().map(|runtime| runtime.flows).sum::<u64>() == flows as u64;
+    let is_whole = |status: &Status| {
+        status.runtimes().map(|runtime| runtime.flows).sum::<u64>() == flows as u64
+    };
     running.wait_for("every flow is there", LIMIT, interrupt, is_whole)?;
 
     let client = Client::new(Some(running.control()))?;
@@ -259,12 +265,18 @@ impl Asker<'_> {
                     steps += 1;
                     Ok(())
                 })?;
-                ensure!(packets >= u64::from(TRACED) && steps >= packets, "{packets} packets in {steps} steps");
+                ensure!(
+                    packets >= u64::from(TRACED) && steps >= packets,
+                    "{packets} packets in {steps} steps"
+                );
             }
             Question::Move => {
                 let status = running.status()?;
-                let mut runtimes: Vec<_> =
-                    status.processes.iter().filter(|one| one.role == ROLE_RUNTIME && one.state == STATE_RUNNING).collect();
+                let mut runtimes: Vec<_> = status
+                    .processes
+                    .iter()
+                    .filter(|one| one.role == ROLE_RUNTIME && one.state == STATE_RUNNING)
+                    .collect();
                 runtimes.sort_by_key(|one| one.flows);
                 let [least, .., most] = runtimes[..] else { anyhow::bail!("{status:?}") };
                 let (from, to, limit) = (most.id, Some(least.id), Some(MOVED));
@@ -283,8 +295,10 @@ impl Asker<'_> {
                 let mut configuration = self.configuration.clone();
                 let rules = (0..self.plan.rules).map(rule).chain([json!({ "chain": "web" })]);
                 configuration["rules"] = rules.collect();
-                let answer = self.client.apply("questions".to_owned(), configuration.to_string(), false)?;
-                let has_changed = matches!(&answer, apply_reply::Result::Applied(applied) if applied.changed);
+                let answer =
+                    self.client.apply("questions".to_owned(), configuration.to_string(), false)?;
+                let has_changed =
+                    matches!(&answer, apply_reply::Result::Applied(applied) if applied.changed);
                 ensure!(has_changed, "nothing changed: {answer:?}");
             }
             Question::Reload => {
@@ -298,10 +312,16 @@ impl Asker<'_> {
                 let progress = self.client.drain(runtime, false)?.watch(|_| {})?;
                 ensure!(progress.moved > 0 && !progress.failed, "{progress:?}");
                 self.client.restore(runtime)?;
-                running.wait_for("the runtime is back, and every flow is safe", LIMIT, self.interrupt, |status| {
-                    let is_back = status.runtime(runtime).is_some_and(|one| one.state == STATE_RUNNING);
-                    is_back && status.protected() == Protected::Yes
-                })?;
+                running.wait_for(
+                    "the runtime is back, and every flow is safe",
+                    LIMIT,
+                    self.interrupt,
+                    |status| {
+                        let is_back =
+                            status.runtime(runtime).is_some_and(|one| one.state == STATE_RUNNING);
+                        is_back && status.protected() == Protected::Yes
+                    },
+                )?;
             }
         }
         Ok(())
@@ -350,7 +370,8 @@ struct Load {
 
 impl Load {
     fn start(sockets: Vec<UdpSocket>, per_second: u64) -> Result<Load> {
-        let shared = Arc::new(Shared { windows: Mutex::new(vec![Window::default()]), ..Shared::default() });
+        let shared =
+            Arc::new(Shared { windows: Mutex::new(vec![Window::default()]), ..Shared::default() });
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("load".into()).spawn(move || {
             stay_here();
@@ -404,13 +425,16 @@ fn send(sockets: &[UdpSocket], per_second: u64, shared: &Shared) {
             let _ = socket.send(&[clock.now().to_be_bytes(), window.to_be_bytes()].concat());
         }
         due_before = due;
-        let mut ready: Vec<PollFd<'_>> = sockets.iter().map(|at| PollFd::from_borrowed_fd(at.as_fd(), PollFlags::IN)).collect();
+        let mut ready: Vec<PollFd<'_>> =
+            sockets.iter().map(|at| PollFd::from_borrowed_fd(at.as_fd(), PollFlags::IN)).collect();
         let _ = poll(&mut ready, Some(&TICK));
         let ready: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut block = [0; 64];
         for (socket, _) in sockets.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
             while let Ok(len) = socket.recv(&mut block) {
-                let Some((sent_at, window)) = block[..len].split_first_chunk::<8>() else { continue };
+                let Some((sent_at, window)) = block[..len].split_first_chunk::<8>() else {
+                    continue;
+                };
                 let Ok(window) = window.try_into().map(u64::from_be_bytes) else { continue };
                 let time = clock.now().saturating_sub(u64::from_be_bytes(*sent_at));
                 if let Some(window) = shared.windows().get_mut(window as usize) {

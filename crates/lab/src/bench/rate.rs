@@ -64,8 +64,11 @@ pub struct Row {
     pub gap_of_its_ms: Option<u64>,
 }
 
-const PROTECTIONS: [(&str, &str); 3] =
-    [("rescue", "rescue"), ("rescue-at-once", "{ preset: rescue, release: at-once }"), ("nfvactor", "nfvactor")];
+const PROTECTIONS: [(&str, &str); 3] = [
+    ("rescue", "rescue"),
+    ("rescue-at-once", "{ preset: rescue, release: at-once }"),
+    ("nfvactor", "nfvactor"),
+];
 const SERVERS: [&str; 2] = ["198.51.100.11:80", "198.51.100.12:80"];
 const VIRTUAL: &str = "203.0.113.10:80";
 /// Length of a counting interval, ms.
@@ -82,12 +85,18 @@ const CHUNK: usize = 64 * 1024;
 /// # Errors
 /// A program or privilege is missing, or the result is wrong; no time counts then.
 pub fn run(plan: &Plan, binary: &Path) -> Result<Vec<Row>> {
-    ensure!(plan.every >= 2 && plan.seconds > plan.every && plan.connections > 0, "there is nothing to measure, or too often");
+    ensure!(
+        plan.every >= 2 && plan.seconds > plan.every && plan.connections > 0,
+        "there is nothing to measure, or too often"
+    );
     requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
     let interrupt = Interrupt::on_signals()?;
     let mut rows = Vec::new();
     for (name, protection) in PROTECTIONS {
-        rows.extend(measure(plan, name, protection, binary, &interrupt).with_context(|| format!("under {name}"))?);
+        rows.extend(
+            measure(plan, name, protection, binary, &interrupt)
+                .with_context(|| format!("under {name}"))?,
+        );
     }
     Ok(rows)
 }
@@ -100,14 +109,25 @@ struct Kill {
     recovered_ms: f64,
 }
 
-fn measure(plan: &Plan, name: &'static str, protection: &str, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
+fn measure(
+    plan: &Plan,
+    name: &'static str,
+    protection: &str,
+    binary: &Path,
+    interrupt: &Interrupt,
+) -> Result<Vec<Row>> {
     let mut lab = Lab::new(interrupt.clone())?;
     let topology = Topology::build(&mut lab, &addresses())?;
-    let configuration = PROTECTED.replace("protection: nfvactor", &format!("protection: {protection}"));
+    let configuration =
+        PROTECTED.replace("protection: nfvactor", &format!("protection: {protection}"));
     let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration)?;
-    let sources = SERVERS.iter().map(|address| Source::start(&topology.server, address.parse()?)).collect::<Result<Vec<_>>>()?;
+    let sources = SERVERS
+        .iter()
+        .map(|address| Source::start(&topology.server, address.parse()?))
+        .collect::<Result<Vec<_>>>()?;
     let transfers = Transfers::start(&topology.client, VIRTUAL.parse()?, plan)?;
-    let is_under_way = || Ok((0..plan.connections).all(|at| transfers.shared.has_begun(at)).then_some(()));
+    let is_under_way =
+        || Ok((0..plan.connections).all(|at| transfers.shared.has_begun(at)).then_some(()));
     until("every connection carries something", RECOVERY_LIMIT, interrupt, is_under_way)?;
     let is_safe = |status: &Status| status.protected() == Protected::Yes;
     running.wait_for("everything is protected", RECOVERY_LIMIT, interrupt, is_safe)?;
@@ -122,12 +142,9 @@ fn measure(plan: &Plan, name: &'static str, protection: &str, binary: &Path, int
         kills.push(kill(&running, &transfers, interrupt)?);
     }
     let end = began + Duration::from_secs(plan.seconds);
-    until(
-        "it is over",
-        Duration::from_secs(plan.every + 1),
-        interrupt,
-        || Ok((transfers.shared.elapsed() >= end).then_some(())),
-    )?;
+    until("it is over", Duration::from_secs(plan.every + 1), interrupt, || {
+        Ok((transfers.shared.elapsed() >= end).then_some(()))
+    })?;
     let seen = transfers.finish()?;
     drop(sources);
     let status = running.stop(END, interrupt).context("stopping the box")?;
@@ -137,13 +154,24 @@ fn measure(plan: &Plan, name: &'static str, protection: &str, binary: &Path, int
 
 /// Kills the instance that has the most connections.
 fn kill(running: &RunningBox, transfers: &Transfers, interrupt: &Interrupt) -> Result<Kill> {
-    let said: Flows = serde_json::from_str(&running.ask("flows --limit 10000 tcp from any to any port 80")?)?;
+    let said: Flows =
+        serde_json::from_str(&running.ask("flows --limit 10000 tcp from any to any port 80")?)?;
     let of = |owner: u32| {
-        let ports = said.flows.iter().filter(move |flow| flow.owner == owner).map(|flow| flow.source_port());
-        ports.filter_map(|port| transfers.ports.iter().position(|own| *own == port)).collect::<Vec<usize>>()
+        let ports = said
+            .flows
+            .iter()
+            .filter(move |flow| flow.owner == owner)
+            .map(|flow| flow.source_port());
+        ports
+            .filter_map(|port| transfers.ports.iter().position(|own| *own == port))
+            .collect::<Vec<usize>>()
     };
     let status = running.status()?;
-    let victim = status.runtimes().max_by_key(|runtime| of(runtime.id).len()).map(Victim::of).context("somebody serves")?;
+    let victim = status
+        .runtimes()
+        .max_by_key(|runtime| of(runtime.id).len())
+        .map(Victim::of)
+        .context("somebody serves")?;
     let its = of(victim.id);
     ensure!(!its.is_empty(), "nobody has a connection: {status:?}");
     let bin = transfers.shared.bin();
@@ -151,22 +179,36 @@ fn kill(running: &RunningBox, transfers: &Transfers, interrupt: &Interrupt) -> R
     let killed = Clock::new().now();
     signal_pid(victim.pid, Signal::KILL)?;
     let status = running.wait_for("it is recovered", RECOVERY_LIMIT, interrupt, |status| {
-        status.failover(victim.id, victim.incarnation).is_some_and(|failover| failover.recovered_us.is_some())
+        status
+            .failover(victim.id, victim.incarnation)
+            .is_some_and(|failover| failover.recovered_us.is_some())
     })?;
     let failover = status.failover(victim.id, victim.incarnation).context("it is listed")?;
     ensure!(failover.lost == 0, "flows were lost: {failover:?}");
     let detected_ms = failover.detected_at_ns.saturating_sub(killed) as f64 / 1e6;
-    Ok(Kill { bin, its, detected_ms, recovered_ms: failover.recovered_us.unwrap_or_default() as f64 / 1e3 })
+    Ok(Kill {
+        bin,
+        its,
+        detected_ms,
+        recovered_ms: failover.recovered_us.unwrap_or_default() as f64 / 1e3,
+    })
 }
 
 /// Bytes that arrived in each interval, by connection.
 type Seen = Vec<Vec<u64>>;
 
-fn rows(plan: &Plan, protection: &'static str, seen: &Seen, began: usize, kills: &[Kill]) -> Vec<Row> {
+fn rows(
+    plan: &Plan,
+    protection: &'static str,
+    seen: &Seen,
+    began: usize,
+    kills: &[Kill],
+) -> Vec<Row> {
     let longest_gap = |connections: &[usize], bins: std::ops::Range<usize>| {
         let (mut gap, mut longest) = (0, 0);
         for bin in bins {
-            let is_empty = connections.iter().all(|at| seen[*at].get(bin).is_none_or(|bytes| *bytes == 0));
+            let is_empty =
+                connections.iter().all(|at| seen[*at].get(bin).is_none_or(|bytes| *bytes == 0));
             gap = if is_empty { gap + BIN } else { 0 };
             longest = longest.max(gap);
         }
@@ -174,11 +216,13 @@ fn rows(plan: &Plan, protection: &'static str, seen: &Seen, began: usize, kills:
     };
     let all: Vec<usize> = (0..seen.len()).collect();
     let row = |second: u64| {
-        let bins = began + second as usize * BINS_OF_SECOND..began + (second as usize + 1) * BINS_OF_SECOND;
+        let bins = began + second as usize * BINS_OF_SECOND
+            ..began + (second as usize + 1) * BINS_OF_SECOND;
         let bytes: u64 = seen.iter().flat_map(|bins_of| bins_of.get(bins.clone())).flatten().sum();
         let kill = kills.iter().find(|kill| bins.contains(&kill.bin));
         let end = began + plan.seconds as usize * BINS_OF_SECOND;
-        let until_next = |kill: &Kill| kill.bin..end.min(kill.bin + plan.every as usize * BINS_OF_SECOND);
+        let until_next =
+            |kill: &Kill| kill.bin..end.min(kill.bin + plan.every as usize * BINS_OF_SECOND);
         Row {
             version: 1,
             protection,
@@ -206,7 +250,9 @@ impl Drop for Source {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // Connects once, because the thread waits for a connection.
-        let _ = self.namespace.enter(|| TcpStream::connect_timeout(&self.address, Duration::from_secs(1)));
+        let _ = self
+            .namespace
+            .enter(|| TcpStream::connect_timeout(&self.address, Duration::from_secs(1)));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -283,15 +329,22 @@ impl Transfers {
         let shared = Arc::new(Shared {
             began: Instant::now(),
             stop: AtomicBool::new(false),
-            bins: (0..plan.connections).map(|_| (0..bins).map(|_| AtomicU64::new(0)).collect()).collect(),
+            bins: (0..plan.connections)
+                .map(|_| (0..bins).map(|_| AtomicU64::new(0)).collect())
+                .collect(),
         });
         let (mut ports, mut threads) = (Vec::new(), Vec::new());
         for at in 0..plan.connections {
-            let connection = client.enter(|| TcpStream::connect_timeout(&to, END))?.context("connecting")?;
+            let connection =
+                client.enter(|| TcpStream::connect_timeout(&to, END))?.context("connecting")?;
             connection.set_read_timeout(Some(RECOVERY_LIMIT))?;
             ports.push(connection.local_addr()?.port());
             let theirs = shared.clone();
-            threads.push(std::thread::Builder::new().name("sink".into()).spawn(move || receive(connection, at, &theirs))?);
+            threads.push(
+                std::thread::Builder::new()
+                    .name("sink".into())
+                    .spawn(move || receive(connection, at, &theirs))?,
+            );
         }
         Ok(Transfers { shared, ports, threads })
     }
@@ -302,7 +355,9 @@ impl Transfers {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         let bins = self.shared.bins.iter();
-        Ok(bins.map(|bins| bins.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()).collect())
+        Ok(bins
+            .map(|bins| bins.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect())
+            .collect())
     }
 }
 
@@ -314,7 +369,8 @@ fn receive(mut connection: TcpStream, at: usize, shared: &Shared) -> Result<()> 
     let mut buffer = vec![0; CHUNK + WORD];
     let (mut have, mut next) = (0, 0u64);
     while !shared.stop.load(Ordering::Relaxed) {
-        let got = connection.read(&mut buffer[have..]).with_context(|| format!("connection {at}"))?;
+        let got =
+            connection.read(&mut buffer[have..]).with_context(|| format!("connection {at}"))?;
         ensure!(got > 0, "connection {at} has ended");
         if let Some(bytes) = shared.bins[at].get(shared.bin()) {
             bytes.fetch_add(got as u64, Ordering::Relaxed);
@@ -322,7 +378,10 @@ fn receive(mut connection: TcpStream, at: usize, shared: &Shared) -> Result<()> 
         let end = have + got;
         let whole = end / WORD * WORD;
         for word in buffer[..whole].chunks_exact(WORD) {
-            ensure!(word == next.to_be_bytes(), "connection {at} has got {word:?} in the place of number {next}");
+            ensure!(
+                word == next.to_be_bytes(),
+                "connection {at} has got {word:?} in the place of number {next}"
+            );
             next += 1;
         }
         buffer.copy_within(whole..end, 0);
@@ -354,7 +413,8 @@ mod tests {
                 scope.spawn(move || serve(theirs));
                 let outcome = scope.spawn(|| receive(connection, 0, &shared));
                 while !outcome.is_finished()
-                    && shared.bins[0].iter().map(|bin| bin.load(Ordering::Relaxed)).sum::<u64>() < 1_000_000
+                    && shared.bins[0].iter().map(|bin| bin.load(Ordering::Relaxed)).sum::<u64>()
+                        < 1_000_000
                 {
                     std::thread::yield_now();
                 }
@@ -377,7 +437,10 @@ mod tests {
         seen[1][203..208].fill(0);
         let kills = [Kill { bin: 201, its: vec![1], detected_ms: 1.0, recovered_ms: 2.0 }];
         let rows = rows(&plan, "rescue", &seen, 100, &kills);
-        let found: Vec<_> = rows.iter().map(|row| (row.second, row.gap_ms, row.killed, row.gap_of_its_ms)).collect();
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| (row.second, row.gap_ms, row.killed, row.gap_of_its_ms))
+            .collect();
         assert_eq!(found, [(1, 0, None, None), (2, 0, Some(1), Some(50))]);
         assert!((rows[0].mbps - 1.6).abs() < 1e-9 && (rows[1].mbps - 1.56).abs() < 1e-9);
     }

@@ -66,8 +66,12 @@ pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Row, String> {
     if plan.flows == 0 || plan.rounds == 0 {
         return Err("there is nothing to measure".to_owned());
     }
-    let rounds = (0..plan.rounds).map(|_| Round::measure(plan.flows, make)).collect::<Result<Vec<Round>, String>>()?;
-    let of = |what: fn(&Round) -> Duration| rounds.iter().map(|round| what(round).as_secs_f64() * 1e3).collect::<Vec<f64>>();
+    let rounds = (0..plan.rounds)
+        .map(|_| Round::measure(plan.flows, make))
+        .collect::<Result<Vec<Round>, String>>()?;
+    let of = |what: fn(&Round) -> Duration| {
+        rounds.iter().map(|round| what(round).as_secs_f64() * 1e3).collect::<Vec<f64>>()
+    };
     let owned = of(|round| round.owned);
     Ok(Row {
         version: 1,
@@ -108,7 +112,10 @@ impl Round {
         world.heard.clear();
         let began = Instant::now();
         world.show(&[SWITCH, SECOND.node], [MemberState::Failed, MemberState::Running], 2);
-        world.coordinator.send_control(SECOND.node, &Control::Recover { node: FIRST.node, incarnation: FIRST.incarnation });
+        world.coordinator.send_control(
+            SECOND.node,
+            &Control::Recover { node: FIRST.node, incarnation: FIRST.incarnation },
+        );
         let (mut half, mut owned) = (None, None);
         let accounted = loop {
             world.turn(&mut |_, _| {});
@@ -127,7 +134,11 @@ impl Round {
             }
         };
         let (Some(half), Some(owned)) = (half, owned) else {
-            return Err(format!("the account says {} flows, and {} of {flows} have an owner", accounted.0, world.owned(1)));
+            return Err(format!(
+                "the account says {} flows, and {} of {flows} have an owner",
+                accounted.0,
+                world.owned(1)
+            ));
         };
         if accounted.0 != flows as u64 || world.hub.switch().routes_to(SECOND) != flows {
             let routes = world.hub.switch().routes_to(SECOND);
@@ -145,7 +156,9 @@ impl Round {
 /// The number of flows in the new owner's account.
 fn recovered(heard: &[Control]) -> Option<u64> {
     heard.iter().find_map(|message| match message {
-        Control::Recovered { node, incarnation, flows, .. } if (*node, *incarnation) == (FIRST.node, FIRST.incarnation) => {
+        Control::Recovered { node, incarnation, flows, .. }
+            if (*node, *incarnation) == (FIRST.node, FIRST.incarnation) =>
+        {
             Some(*flows)
         }
         _ => None,
@@ -174,8 +187,13 @@ fn check(world: &mut World, leaves: &[Leaves]) -> Result<usize, String> {
             return Err(format!("the reply of flow {flow} came out wrong"));
         }
         let key = between(traffic::client(*flow), traffic::VIRTUAL);
-        let flows = world.runtimes[1].as_ref().and_then(|runtime| runtime.flows(0)).ok_or("there is no runtime")?;
-        let found = flows.find(&key, flows.hash(&key)).ok_or_else(|| format!("flow {flow} is not there"))?;
+        let flows = world.runtimes[1]
+            .as_ref()
+            .and_then(|runtime| runtime.flows(0))
+            .ok_or("there is no runtime")?;
+        let found = flows
+            .find(&key, flows.hash(&key))
+            .ok_or_else(|| format!("flow {flow} is not there"))?;
         let packets = flows.header(found.slot).packets();
         if packets != [2, 1] {
             return Err(format!("flow {flow} has counted {packets:?} packets"));
@@ -212,7 +230,10 @@ mod tests {
     fn flows_are_recovered_and_looked_at() {
         let row = run(&Plan { flows: 300, rounds: 2 }, &chain).unwrap();
         assert_eq!((row.flows, row.checked), (300, 300));
-        assert!(row.half_milliseconds <= row.milliseconds && row.milliseconds <= row.accounted_milliseconds);
+        assert!(
+            row.half_milliseconds <= row.milliseconds
+                && row.milliseconds <= row.accounted_milliseconds
+        );
         assert!(row.least_milliseconds > 0.0 && row.least_milliseconds <= row.most_milliseconds);
     }
 
@@ -223,6 +244,8 @@ mod tests {
         let mut leaves = Vec::new();
         world.open(10, first_packet, |frame| leaves.push(ends(frame))).unwrap();
         leaves[5][3] ^= 1;
-        assert!(check(&mut world, &leaves).unwrap_err().contains("flow 5 leaves other than before"));
+        assert!(
+            check(&mut world, &leaves).unwrap_err().contains("flow 5 leaves other than before")
+        );
     }
 }

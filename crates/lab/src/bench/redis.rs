@@ -34,8 +34,10 @@ impl Redis {
     pub(super) fn start() -> Result<Redis, String> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("holdfast-redis-{}-{number}", std::process::id()));
-        std::fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let directory =
+            std::env::temp_dir().join(format!("holdfast-redis-{}-{number}", std::process::id()));
+        std::fs::create_dir(&directory)
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
         let socket = directory.join("socket");
         let mut command = Command::new(PROGRAM);
         command
@@ -43,9 +45,12 @@ impl Redis {
             .arg(&socket)
             .arg("--dir")
             .arg(&directory);
-        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let process = process.map_err(|error| format!("`{PROGRAM}`: {error} (`make setup` installs it)"))?;
-        let client = Client::open(format!("unix://{}", socket.display())).map_err(|error| error.to_string())?;
+        let process =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let process =
+            process.map_err(|error| format!("`{PROGRAM}`: {error} (`make setup` installs it)"))?;
+        let client = Client::open(format!("unix://{}", socket.display()))
+            .map_err(|error| error.to_string())?;
         let redis = Redis { process, directory, client };
         let deadline = Instant::now() + LIMIT;
         loop {

@@ -13,7 +13,9 @@ use super::datapath::{Alone, Pair, PlaysOnce, Runs};
 use super::median;
 use super::replication::{self, flat_out, paced};
 use super::traffic::{self, FRAME_LEN, percentile};
-use holdfast_nf::{Bound, Chain, ConfigError, Context, Function, NetworkFunction, Open, Opening, Packet, Verdict};
+use holdfast_nf::{
+    Bound, Chain, ConfigError, Context, Function, NetworkFunction, Open, Opening, Packet, Verdict,
+};
 use holdfast_protection::Plan as Preset;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -97,12 +99,21 @@ pub fn run(plan: &Plan, heavy: MakeFunctions<'_>) -> Result<Vec<Row>, String> {
         return Err("there is nothing to measure".to_owned());
     }
     let mut rows = Vec::new();
-    let mut measure = |varied, value, checkpoint_every, new_flow_every, make: &dyn Fn() -> Result<Chain, String>| {
-        rows.push(measure(plan, &Setting { varied, value, checkpoint_every, new_flow_every, make })?);
+    let mut measure = |varied,
+                       value,
+                       checkpoint_every,
+                       new_flow_every,
+                       make: &dyn Fn() -> Result<Chain, String>| {
+        rows.push(measure(
+            plan,
+            &Setting { varied, value, checkpoint_every, new_flow_every, make },
+        )?);
         Ok::<(), String>(())
     };
     for milliseconds in [1, 5, 10, 50, 100, 1000] {
-        measure("checkpoint-ms", milliseconds, milliseconds * 1_000_000, 0, &|| Ok(Chain::new(heavy(plan.flows)?)))?;
+        measure("checkpoint-ms", milliseconds, milliseconds * 1_000_000, 0, &|| {
+            Ok(Chain::new(heavy(plan.flows)?))
+        })?;
     }
     // The last rate is one packet per second when latency is measured.
     for every in [1, 10, 100, 1_000, 10_000, plan.packets_per_second, 0] {
@@ -111,12 +122,18 @@ pub fn run(plan: &Plan, heavy: MakeFunctions<'_>) -> Result<Vec<Row>, String> {
         })?;
     }
     for every in [10, 100, 1_000, 0] {
-        measure("new-flow-every", every as u64, Preset::REINFORCE.checkpoint_every, every, &|| {
-            Ok(Chain::new(heavy(plan.flows + plan.fresh)?))
-        })?;
+        measure(
+            "new-flow-every",
+            every as u64,
+            Preset::REINFORCE.checkpoint_every,
+            every,
+            &|| Ok(Chain::new(heavy(plan.flows + plan.fresh)?)),
+        )?;
     }
     for length in 1..=5 {
-        measure("functions", length, Preset::REINFORCE.checkpoint_every, 0, &|| monitors(length as usize))?;
+        measure("functions", length, Preset::REINFORCE.checkpoint_every, 0, &|| {
+            monitors(length as usize)
+        })?;
     }
     Ok(rows)
 }
@@ -134,7 +151,8 @@ fn measure(plan: &Plan, setting: &Setting<'_>) -> Result<Row, String> {
         (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
     let mut none = Alone::<FRAME_LEN>::new(plan.flows + fresh, make()?);
     let preset = Preset { checkpoint_every: setting.checkpoint_every, ..Preset::REINFORCE };
-    let mut pair = Pair::<FRAME_LEN>::new(plan.flows + fresh, make()?, make()?, move || preset.build())?;
+    let mut pair =
+        Pair::<FRAME_LEN>::new(plan.flows + fresh, make()?, make()?, move || preset.build())?;
     none.input().go_by_clock();
     pair.input().go_by_clock();
     let expected = none.open(&forward)?;
@@ -144,7 +162,8 @@ fn measure(plan: &Plan, setting: &Setting<'_>) -> Result<Row, String> {
     let reverse: Vec<[u8; FRAME_LEN]> = expected.iter().map(traffic::reply_to).collect();
     none.check(&forward, &reverse, &expected)?;
     pair.check(&forward, &reverse, &expected)?;
-    let both: Vec<[u8; FRAME_LEN]> = forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
+    let both: Vec<[u8; FRAME_LEN]> =
+        forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
     none.play(&both);
     pair.play(&both);
     none.input().begin_flows(new_flow_every, plan.flows..plan.flows + fresh);
@@ -216,7 +235,9 @@ fn monitors(length: usize) -> Result<Chain, String> {
 /// These functions, followed by one that asks for a random number with one of `every`
 /// packets.
 fn with_dice(mut functions: Vec<Box<dyn Function>>, every: u64) -> Result<Chain, String> {
-    functions.push(Box::new(Bound::<Dice>::new(DiceConfig { every }).map_err(|error| error.to_string())?));
+    functions.push(Box::new(
+        Bound::<Dice>::new(DiceConfig { every }).map_err(|error| error.to_string())?,
+    ));
     Ok(Chain::new(functions))
 }
 
@@ -253,11 +274,19 @@ impl NetworkFunction for Dice {
         Open::Accept(Drawn::default())
     }
 
-    fn process(&self, _packet: &mut Packet, flow: &mut Drawn, _shared: &mut (), cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        _packet: &mut Packet,
+        flow: &mut Drawn,
+        _shared: &mut (),
+        cx: &mut Context,
+    ) -> Verdict {
         flow.packets += 1;
         // A hash of the stamp is as good as random, and the same for every process that
         // handles the packet.
-        if self.every > 0 && cx.now().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (1 << 32) / self.every {
+        if self.every > 0
+            && cx.now().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (1 << 32) / self.every
+        {
             flow.number = cx.random();
         }
         Verdict::Forward
@@ -272,7 +301,9 @@ mod tests {
     /// and with few deterministic ones.
     #[test]
     fn every_setting_is_measured() {
-        let build = |(name, config): &(String, serde_json::Value)| holdfast_functions::catalog::build(name, config);
+        let build = |(name, config): &(String, serde_json::Value)| {
+            holdfast_functions::catalog::build(name, config)
+        };
         let functions = |flows| {
             crate::bench::chains::functions(flows)
                 .iter()
@@ -280,17 +311,26 @@ mod tests {
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|error| error.to_string())
         };
-        let plan = Plan { flows: 200, time: Duration::from_millis(20), rounds: 1, packets_per_second: 20_000, fresh: 20_000 };
+        let plan = Plan {
+            flows: 200,
+            time: Duration::from_millis(20),
+            rounds: 1,
+            packets_per_second: 20_000,
+            fresh: 20_000,
+        };
         let rows = run(&plan, &functions).unwrap();
         assert_eq!(rows.len(), 6 + 7 + 4 + 5);
-        assert!(rows.iter().all(|row| row.mpps > 0.0 && row.none_mpps > 0.0 && row.latency_max_us >= row.latency_p50_us));
+        assert!(rows.iter().all(|row| row.mpps > 0.0
+            && row.none_mpps > 0.0
+            && row.latency_max_us >= row.latency_p50_us));
         let bytes = |varied, value| {
             let found = rows.iter().find(|row| row.varied == varied && row.value == value);
             found.map(|row| row.replication_bytes_per_packet).unwrap()
         };
         // A state is some hundred bytes; on a slow machine checkpoints take a larger
         // share per packet.
-        let (every, none) = (bytes("nondeterministic-every", 1), bytes("nondeterministic-every", 0));
+        let (every, none) =
+            (bytes("nondeterministic-every", 1), bytes("nondeterministic-every", 0));
         assert!(every > none + 50.0, "{every} {none}");
         assert!(bytes("new-flow-every", 10) > bytes("new-flow-every", 0));
     }

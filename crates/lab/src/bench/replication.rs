@@ -74,11 +74,17 @@ pub struct Row {
 /// Frame length that gives 1400 bytes on the wire.
 const LONG_LEN: usize = 1396;
 
-const CASES: [&str; 6] = ["none", "nfvactor-replica", "nfvactor-source", "reinforce", "rescue", "rescue-at-once"];
+const CASES: [&str; 6] =
+    ["none", "nfvactor-replica", "nfvactor-source", "reinforce", "rescue", "rescue-at-once"];
 
 /// The presets of all cases but the first.
-const PROTECTIONS: [Preset; CASES.len() - 1] =
-    [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::REINFORCE, Preset::RESCUE, Preset::RESCUE_AT_ONCE];
+const PROTECTIONS: [Preset; CASES.len() - 1] = [
+    Preset::NFVACTOR,
+    Preset::NFVACTOR_AT_SOURCE,
+    Preset::REINFORCE,
+    Preset::RESCUE,
+    Preset::RESCUE_AT_ONCE,
+];
 
 /// Runs the plan.
 ///
@@ -106,17 +112,20 @@ struct Found {
 impl Found {
     /// Median over the rounds, µs.
     fn latency(&self, percent: f64) -> f64 {
-        median(&self.latencies.iter().map(|round| percentile(round, percent)).collect::<Vec<f64>>()) / 1e3
+        median(&self.latencies.iter().map(|round| percentile(round, percent)).collect::<Vec<f64>>())
+            / 1e3
     }
 }
 
 fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
-    let forward: Vec<[u8; L]> = (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
+    let forward: Vec<[u8; L]> =
+        (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
     let mut none = Alone::<L>::new(plan.flows, make()?);
     let expected = none.open(&forward)?;
     let reverse: Vec<[u8; L]> = expected.iter().map(traffic::reply_to).collect();
     none.check(&forward, &reverse, &expected)?;
-    let both: Vec<[u8; L]> = forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
+    let both: Vec<[u8; L]> =
+        forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
     none.play(&both);
 
     let mut pairs = Vec::new();
@@ -124,7 +133,9 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
         let mut pair = Pair::<L>::new(plan.flows, make()?, make()?, move || preset.build())?;
         let opened = pair.open(&forward)?;
         if opened != expected {
-            return Err("the replicated runtime translates other than the one that is not".to_owned());
+            return Err(
+                "the replicated runtime translates other than the one that is not".to_owned()
+            );
         }
         pair.check(&forward, &reverse, &expected)?;
         pair.play(&both);
@@ -134,7 +145,8 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
     let mut found: [Found; CASES.len()] = Default::default();
     for round in 0..plan.rounds + 1 {
         for (case, found) in found.iter_mut().enumerate() {
-            let exchanged = |pairs: &[Pair<L>]| if case > 0 { pairs[case - 1].exchanged } else { 0 };
+            let exchanged =
+                |pairs: &[Pair<L>]| if case > 0 { pairs[case - 1].exchanged } else { 0 };
             let before = exchanged(&pairs);
             let (packets, mpps) = match case {
                 0 => flat_out(&mut none, plan.time),
@@ -166,7 +178,10 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
 
 /// Runs a case at full speed. Returns the packets that came out, and the rate, millions
 /// per second.
-pub(super) fn flat_out<const L: usize>(case: &mut (impl Runs<L> + ?Sized), time: Duration) -> (u64, f64) {
+pub(super) fn flat_out<const L: usize>(
+    case: &mut (impl Runs<L> + ?Sized),
+    time: Duration,
+) -> (u64, f64) {
     case.set_due(0);
     let before = case.sink().released;
     let started = Instant::now();
@@ -233,15 +248,31 @@ mod tests {
     #[test]
     fn every_case_is_measured() {
         let chain = || crate::bench::chains::chain(200);
-        let plan = Plan { flows: 200, time: Duration::from_millis(50), rounds: 1, packets_per_second: 20_000 };
+        let plan = Plan {
+            flows: 200,
+            time: Duration::from_millis(50),
+            rounds: 1,
+            packets_per_second: 20_000,
+        };
         let rows = run(&plan, &chain).unwrap();
         let cases: Vec<_> = rows.iter().map(|row| (row.bytes, row.case)).collect();
-        assert_eq!(cases, [64, 1400].iter().flat_map(|&bytes| CASES.map(|case| (bytes, case))).collect::<Vec<_>>());
-        assert!(rows.iter().all(|row| row.mpps > 0.0 && row.latency_p50_us > 0.0 && row.latency_p999_us >= row.latency_p50_us));
+        assert_eq!(
+            cases,
+            [64, 1400]
+                .iter()
+                .flat_map(|&bytes| CASES.map(|case| (bytes, case)))
+                .collect::<Vec<_>>()
+        );
+        assert!(rows.iter().all(|row| row.mpps > 0.0
+            && row.latency_p50_us > 0.0
+            && row.latency_p999_us >= row.latency_p50_us));
         for of_length in rows.chunks(CASES.len()) {
-            let bytes: Vec<f64> = of_length.iter().map(|row| row.replication_bytes_per_packet).collect();
+            let bytes: Vec<f64> =
+                of_length.iter().map(|row| row.replication_bytes_per_packet).collect();
             assert!(
-                bytes[0] == 0.0 && (30.0..200.0).contains(&bytes[2]) && bytes[1] > bytes[2] + of_length[0].bytes as f64 - 64.0,
+                bytes[0] == 0.0
+                    && (30.0..200.0).contains(&bytes[2])
+                    && bytes[1] > bytes[2] + of_length[0].bytes as f64 - 64.0,
                 "{bytes:?}"
             );
         }

@@ -64,7 +64,10 @@ const STATELESS_FLOWS: usize = 1 << 20;
 /// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, functions: &[NamedFunction<'_>]) -> Result<Vec<Row>, String> {
     if plan.flows < 8 * CHECKED || plan.rounds == 0 || plan.packets_per_second == 0 {
-        return Err(format!("{} flows, one round and one packet per second at least can be measured", 8 * CHECKED));
+        return Err(format!(
+            "{} flows, one round and one packet per second at least can be measured",
+            8 * CHECKED
+        ));
     }
     let store = Redis::start()?;
     let mut rows = Vec::new();
@@ -105,7 +108,10 @@ const LEASES: [u64; 5] = [0, 60_000, 1_000, 100, 10];
 ///
 /// # Errors
 /// The output was wrong; no time counts then.
-pub fn leases(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Vec<LeaseRow>, String> {
+pub fn leases(
+    plan: &Plan,
+    make: &dyn Fn(usize) -> Result<Chain, String>,
+) -> Result<Vec<LeaseRow>, String> {
     let mut pairs = Vec::new();
     for lease in LEASES {
         let mut pair = paged(plan, make, Preset::RESCUE, Lengths::Short, lease * 1_000_000)?;
@@ -113,8 +119,10 @@ pub fn leases(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Res
         pair.input().churn(Churn::new(Lengths::Short, CHECKED, plan.flows));
         pairs.push(pair);
     }
-    let mut cases: Vec<&mut dyn Case> = pairs.iter_mut().map(|pair| pair as &mut dyn Case).collect();
-    let (mpps, latencies) = in_turns(plan, &mut cases).map_err(|(at, error)| format!("a lease of {} ms: {error}", LEASES[at]))?;
+    let mut cases: Vec<&mut dyn Case> =
+        pairs.iter_mut().map(|pair| pair as &mut dyn Case).collect();
+    let (mpps, latencies) = in_turns(plan, &mut cases)
+        .map_err(|(at, error)| format!("a lease of {} ms: {error}", LEASES[at]))?;
     pairs.iter_mut().for_each(Pair::stop);
     let row = |(at, lease_ms): (usize, u64)| LeaseRow {
         version: 1,
@@ -146,13 +154,16 @@ fn paged(
         Ok(chain)
     };
     let haste = lengths.haste(plan.flows);
-    let protection = move || -> Box<dyn Protection> { Box::new(Rescue::new(preset).with_stamps_hurrying(haste)) };
+    let protection = move || -> Box<dyn Protection> {
+        Box::new(Rescue::new(preset).with_stamps_hurrying(haste))
+    };
     Pair::with_lease(plan.flows, served()?, served()?, protection, lease)
 }
 
 /// Plays flows in both directions, and compares the output.
 fn examine(case: &mut dyn Case) -> Result<(), String> {
-    let forward: Vec<[u8; FRAME_LEN]> = (0..CHECKED).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
+    let forward: Vec<[u8; FRAME_LEN]> =
+        (0..CHECKED).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
     // Packets that wait for a number come out later.
     let mut opened = case.open(&forward)?;
     let expected = case.play_once(&forward, 0)?;
@@ -207,8 +218,10 @@ fn measure(
     store: &Redis,
 ) -> Result<Vec<Row>, String> {
     let mut none = Alone::new(plan.flows, make(plan.flows)?);
-    let mut pairs =
-        [paged(plan, make, Preset::RESCUE, lengths, LEASE)?, paged(plan, make, Preset::RESCUE_AT_ONCE, lengths, LEASE)?];
+    let mut pairs = [
+        paged(plan, make, Preset::RESCUE, lengths, LEASE)?,
+        paged(plan, make, Preset::RESCUE_AT_ONCE, lengths, LEASE)?,
+    ];
     let mut stateless = Stateless::new(make(STATELESS_FLOWS)?, store)?;
     let [latched, at_once] = &mut pairs;
     let mut cases: [&mut dyn Case; CASES.len()] = [&mut none, latched, at_once, &mut stateless];
@@ -217,7 +230,8 @@ fn measure(
         examine(*case).map_err(|error| format!("{name}: {error}"))?;
         case.input().churn(Churn::new(lengths, CHECKED, plan.flows));
     }
-    let (mpps, latencies) = in_turns(plan, &mut cases).map_err(|(at, error)| format!("{}: {error}", CASES[at]))?;
+    let (mpps, latencies) =
+        in_turns(plan, &mut cases).map_err(|(at, error)| format!("{}: {error}", CASES[at]))?;
     let mut rows = Vec::new();
     for (at, case) in cases.iter_mut().enumerate() {
         rows.push(Row {
@@ -251,12 +265,22 @@ mod tests {
             return;
         }
         let nat = |flows| crate::bench::chains::function("nat", flows);
-        let plan = Plan { flows: 65_536, time: Duration::from_millis(30), rounds: 1, packets_per_second: 2_000 };
+        let plan = Plan {
+            flows: 65_536,
+            time: Duration::from_millis(30),
+            rounds: 1,
+            packets_per_second: 2_000,
+        };
         let rows = run(&plan, &[("nat", &nat)]).unwrap();
         let cases: Vec<_> = rows.iter().map(|row| (row.lengths, row.case)).collect();
-        let expected: Vec<_> = Lengths::ALL.iter().flat_map(|lengths| CASES.map(|case| (lengths.name(), case))).collect();
+        let expected: Vec<_> = Lengths::ALL
+            .iter()
+            .flat_map(|lengths| CASES.map(|case| (lengths.name(), case)))
+            .collect();
         assert_eq!(cases, expected);
-        assert!(rows.iter().all(|row| row.mpps > 0.0 && row.latency_p50_us > 0.0 && row.latency_p99_us >= row.latency_p50_us));
+        assert!(rows.iter().all(|row| row.mpps > 0.0
+            && row.latency_p50_us > 0.0
+            && row.latency_p99_us >= row.latency_p50_us));
         assert!(rows.iter().all(|row| row.flows >= 1000), "{rows:?}");
     }
 
@@ -264,9 +288,17 @@ mod tests {
     #[test]
     fn every_lease_is_measured() {
         let nat = |flows| crate::bench::chains::function("nat", flows);
-        let plan = Plan { flows: 65_536, time: Duration::from_millis(30), rounds: 1, packets_per_second: 2_000 };
+        let plan = Plan {
+            flows: 65_536,
+            time: Duration::from_millis(30),
+            rounds: 1,
+            packets_per_second: 2_000,
+        };
         let rows = leases(&plan, &nat).unwrap();
         assert_eq!(rows.iter().map(|row| row.lease_ms).collect::<Vec<_>>(), LEASES);
-        assert!(rows.iter().all(|row| row.mpps > 0.0 && row.latency_p50_us > 0.0 && row.ratio_to_none > 0.0));
+        assert!(
+            rows.iter()
+                .all(|row| row.mpps > 0.0 && row.latency_p50_us > 0.0 && row.ratio_to_none > 0.0)
+        );
     }
 }

@@ -61,10 +61,14 @@ struct Case {
 
 impl Case {
     fn new(bytes: usize, is_sealed: bool) -> Result<Case, String> {
-        let ring = KeyRing::new(vec![Key { number: 1, secret: [0x5a; 32] }]).map_err(|error| error.to_string())?;
+        let ring = KeyRing::new(vec![Key { number: 1, secret: [0x5a; 32] }])
+            .map_err(|error| error.to_string())?;
         let seal = |host: u16| {
             let life = NonZeroU64::MIN.saturating_add(host.into());
-            HostSeal::new(SealConfig { cluster: 7, host, hosts: 2, incarnation: 1, life, patience: 1 }, &ring)
+            HostSeal::new(
+                SealConfig { cluster: 7, host, hosts: 2, incarnation: 1, life, patience: 1 },
+                &ring,
+            )
         };
         let seals = is_sealed.then(|| {
             let (sender, mut receiver) = (seal(0), seal(1));
@@ -77,8 +81,16 @@ impl Case {
     }
 
     /// Sends `packets` packets; `look` sees the output.
-    fn play(&mut self, packets: usize, mut look: impl FnMut(usize, &[u8]) -> bool) -> Result<(), String> {
-        let outer = Outer { destination: mac_of(SWITCH), source: mac_of_life(RUNTIME), index: index::RELEASED };
+    fn play(
+        &mut self,
+        packets: usize,
+        mut look: impl FnMut(usize, &[u8]) -> bool,
+    ) -> Result<(), String> {
+        let outer = Outer {
+            destination: mac_of(SWITCH),
+            source: mac_of_life(RUNTIME),
+            index: index::RELEASED,
+        };
         let Case { seals, pool, sent, frame, .. } = self;
         let room = || "there is no room".to_owned();
         let mut number = 0;
@@ -100,8 +112,12 @@ impl Case {
                 let mut packet = pool.take().ok_or_else(room)?;
                 let is_whole = packet.copy_from(from.bytes());
                 pool.put(from);
-                let opened = seals.as_mut().map_or(Ok(()), |(_, receiver)| receiver.open(&mut packet));
-                let is_right = is_whole && opened.is_ok() && decapsulate(&mut packet) == Some(outer) && look(at, packet.bytes());
+                let opened =
+                    seals.as_mut().map_or(Ok(()), |(_, receiver)| receiver.open(&mut packet));
+                let is_right = is_whole
+                    && opened.is_ok()
+                    && decapsulate(&mut packet) == Some(outer)
+                    && look(at, packet.bytes());
                 pool.put(packet);
                 if !is_right {
                     return Err(format!("packet {at} did not come out as it went in: {opened:?}"));
@@ -126,7 +142,9 @@ pub fn run(plan: &Plan, allocations: &dyn Fn() -> u64) -> Result<Vec<Row>, Strin
         for is_sealed in [false, true] {
             let mut case = Case::new(bytes, is_sealed)?;
             case.play(plan.packets, |number, frame| {
-                frame.len() == bytes && frame[..8] == (number as u64).to_be_bytes() && frame[8..].iter().all(|byte| *byte == 0x5a)
+                frame.len() == bytes
+                    && frame[..8] == (number as u64).to_be_bytes()
+                    && frame[8..].iter().all(|byte| *byte == 0x5a)
             })?;
             cases.push(case);
         }

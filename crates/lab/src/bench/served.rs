@@ -10,7 +10,9 @@ use holdfast_io::standby::Pair;
 use holdfast_io::wait::sleep;
 use holdfast_io::{Arena, VportHost};
 use holdfast_nf::shared::BLOCK_LEN;
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH, mac_of, mac_of_life, node_of};
+use holdfast_node::address::{
+    COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH, mac_of, mac_of_life, node_of,
+};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, kind, numbered};
 use holdfast_node::pools;
@@ -61,7 +63,8 @@ fn start_runtime(text: String, arena: BorrowedFd<'_>, port: &VportHost) -> Resul
     let mut command = Command::new(daemon::binary().map_err(|failure| failure.message)?);
     command.arg0("holdfast").arg("runtime").stdin(Stdio::piped()).stdout(Stdio::null());
     let [rings, wake_host, wake_guest] = port.fds();
-    let mut process = Watched::start(&mut command, &[arena, rings, wake_host, wake_guest]).map_err(refused)?;
+    let mut process =
+        Watched::start(&mut command, &[arena, rings, wake_host, wake_guest]).map_err(refused)?;
     match process.take_stdin().map(|mut stdin| stdin.write_all(&line)) {
         Some(Err(error)) => {
             process.finish();
@@ -106,8 +109,14 @@ impl Drop for Served {
 
 impl Served {
     /// Starts a runtime of one chain, and grants it every number of the chain's pools.
-    pub(super) fn start(functions: &Functions, protection: &Value, flows: usize, make: MakeChain<'_>) -> Result<Served, String> {
-        let chain: Vec<Value> = functions.iter().map(|(name, config)| json!({ name: config })).collect();
+    pub(super) fn start(
+        functions: &Functions,
+        protection: &Value,
+        flows: usize,
+        make: MakeChain<'_>,
+    ) -> Result<Served, String> {
+        let chain: Vec<Value> =
+            functions.iter().map(|(name, config)| json!({ name: config })).collect();
         let text = json!({
             "cluster": "bench",
             "ports": {
@@ -190,7 +199,12 @@ impl Served {
 
     /// Like [`Served::send`], with a change in the frame.
     #[inline]
-    pub(super) fn send_with(&mut self, frame: &[u8], flags: u8, change: impl FnOnce(&mut [u8])) -> bool {
+    pub(super) fn send_with(
+        &mut self,
+        frame: &[u8],
+        flags: u8,
+        change: impl FnOnce(&mut [u8]),
+    ) -> bool {
         let Some(mut packet) = self.arena.take() else { return false };
         let mut fits = packet.copy_from(frame);
         change(packet.bytes_mut());
@@ -198,7 +212,11 @@ impl Served {
         packet.meta.stamp = self.stamp;
         packet.meta.commit = 1;
         packet.meta.flags = flags;
-        let outer = Outer { destination: mac_of_life(RUNTIME), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        let outer = Outer {
+            destination: mac_of_life(RUNTIME),
+            source: mac_of(SWITCH),
+            index: index::TO_RUNTIME,
+        };
         fits &= nsh::encapsulate(&mut packet, outer);
         debug_assert!(fits);
         match self.port.send_data(packet, &mut self.arena) {
@@ -240,7 +258,8 @@ impl Served {
     fn hear(&mut self, frame: &[u8]) {
         let now = self.clock.now();
         let to = frame.first_chunk().and_then(node_of);
-        let fabric = if to == Some(COORDINATOR) { &mut self.coordinator } else { &mut self.manager };
+        let fabric =
+            if to == Some(COORDINATOR) { &mut self.coordinator } else { &mut self.manager };
         let _ = fabric.handle_frame(frame, now);
         let ordered = fabric.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
         let handled = ordered.filter_map(|(_, body)| Some(numbered(body).ok()?.0)).max();
@@ -278,13 +297,19 @@ impl Served {
 
     /// Waits until the worker has a standby that can take over, and acts accordingly.
     pub(super) fn wait_for_standby(&mut self) -> Result<(), String> {
-        self.wait_for("there is a standby", |served| served.pair().standby.load(Ordering::Acquire) != 0)?;
+        self.wait_for("there is a standby", |served| {
+            served.pair().standby.load(Ordering::Acquire) != 0
+        })?;
         // A whole turn must have begun since then.
         let turns = self.turns() + 2;
         self.wait_for("the worker turns", |served| served.turns() >= turns)
     }
 
-    fn wait_for(&mut self, what: &str, mut is_so: impl FnMut(&Served) -> bool) -> Result<(), String> {
+    fn wait_for(
+        &mut self,
+        what: &str,
+        mut is_so: impl FnMut(&Served) -> bool,
+    ) -> Result<(), String> {
         let deadline = Instant::now() + LIMIT;
         while !is_so(self) {
             if self.process.as_ref().is_some_and(Watched::has_ended) {
@@ -301,7 +326,11 @@ impl Served {
     }
 
     /// Plays frames once, in order, and returns what came out.
-    fn play<const L: usize>(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
+    fn play<const L: usize>(
+        &mut self,
+        frames: &[[u8; L]],
+        flags: u8,
+    ) -> Result<Vec<[u8; L]>, String> {
         let mut out = Vec::with_capacity(frames.len());
         let deadline = Instant::now() + LIMIT;
         for chunk in frames.chunks(AT_ONCE) {
@@ -336,7 +365,10 @@ fn grants(make: MakeChain<'_>) -> Result<Vec<Control>, String> {
     for (pool, size) in pools::of_chain(0, &mut make()?) {
         let blocks: Vec<u32> = (0..size.div_ceil(BLOCK_LEN)).collect();
         // As many blocks as fit in a record.
-        let some = |some: &[u32]| Control::Grant { pool, blocks: some.iter().map(|&block| (block, [0; 4])).collect() };
+        let some = |some: &[u32]| Control::Grant {
+            pool,
+            blocks: some.iter().map(|&block| (block, [0; 4])).collect(),
+        };
         grants.extend(blocks.chunks(100).map(some));
     }
     Ok(grants)

@@ -83,8 +83,10 @@ impl Ledger {
 
     /// Returns the packet's number.
     fn take(&mut self, frame: &[u8]) -> u64 {
-        let number =
-            frame.get(NUMBER_AT..NUMBER_AT + 8).and_then(|bytes| bytes.try_into().ok()).map_or(u64::MAX, u64::from_be_bytes);
+        let number = frame
+            .get(NUMBER_AT..NUMBER_AT + 8)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(u64::MAX, u64::from_be_bytes);
         let flows = self.next.len() as u64;
         let next = &mut self.next[(number % flows) as usize];
         if number < *next {
@@ -100,7 +102,8 @@ impl Ledger {
     /// of their flow has shown.
     fn close(&mut self, sent: u64) {
         let flows = self.next.len() as u64;
-        self.lost += self.next.iter().map(|next| sent.saturating_sub(*next).div_ceil(flows)).sum::<u64>();
+        self.lost +=
+            self.next.iter().map(|next| sent.saturating_sub(*next).div_ceil(flows)).sum::<u64>();
     }
 }
 
@@ -145,7 +148,9 @@ impl Bench {
         while self.sends && self.sent < due {
             let number = self.sent;
             let frame = &self.frames[number as usize % self.frames.len()];
-            if !self.served.send_with(frame, 0, |frame| traffic::write(frame, NUMBER_AT, &number.to_be_bytes())) {
+            if !self.served.send_with(frame, 0, |frame| {
+                traffic::write(frame, NUMBER_AT, &number.to_be_bytes())
+            }) {
                 break;
             }
             self.sent += 1;
@@ -188,7 +193,8 @@ impl Bench {
         let turns = self.served.turns() + 2;
         self.go_on("the worker turns", |bench| bench.turns >= turns)?;
         self.go_on_for(after);
-        let (worker, standby) = (pair.worker.load(Ordering::Acquire), pair.standby.load(Ordering::Acquire));
+        let (worker, standby) =
+            (pair.worker.load(Ordering::Acquire), pair.standby.load(Ordering::Acquire));
         let victim = Pid::from_raw(worker as i32).ok_or("there is no worker")?;
         self.longest = 0;
         let mut times = Times { killed: self.served.now(), ..Times::default() };
@@ -223,7 +229,12 @@ pub fn run(plan: &Plan, functions: &Functions, make: MakeChain<'_>) -> Result<Ve
     Ok(rows)
 }
 
-fn measure(plan: &Plan, processors: &'static str, functions: &Functions, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
+fn measure(
+    plan: &Plan,
+    processors: &'static str,
+    functions: &Functions,
+    make: MakeChain<'_>,
+) -> Result<Vec<Row>, String> {
     let protection = json!({ "preset": "reinforce", "level": "local" });
     let mut served = Served::start(functions, &protection, plan.flows, make)?;
     if processors == "apart" {
@@ -240,8 +251,19 @@ fn measure(plan: &Plan, processors: &'static str, functions: &Functions, make: M
     let began = served.now();
     let interval = 1e9 / plan.packets_per_second as f64;
     let ledger = Ledger::new(plan.flows);
-    let mut bench =
-        Bench { served, frames, ledger, interval, sends: true, began, sent: 0, turns: 0, turned_at: 0, out_at: 0, longest: 0 };
+    let mut bench = Bench {
+        served,
+        frames,
+        ledger,
+        interval,
+        sends: true,
+        began,
+        sent: 0,
+        turns: 0,
+        turned_at: 0,
+        out_at: 0,
+        longest: 0,
+    };
     let mut random = Random::new(1);
     let mut kills = Vec::with_capacity(plan.kills);
     for _ in 0..plan.kills {
@@ -254,7 +276,10 @@ fn measure(plan: &Plan, processors: &'static str, functions: &Functions, make: M
     bench.ledger.close(bench.sent);
     let Ledger { lost, doubled_or_late, .. } = bench.ledger;
     if lost + doubled_or_late > 0 {
-        return Err(format!("of {} packets {lost} were lost, {doubled_or_late} came twice or late", bench.sent));
+        return Err(format!(
+            "of {} packets {lost} were lost, {doubled_or_late} came twice or late",
+            bench.sent
+        ));
     }
     let takeovers = bench.served.pair().takeovers.load(Ordering::Relaxed) as usize;
     if takeovers != plan.kills {
@@ -315,10 +340,18 @@ mod tests {
             (ledger.lost, ledger.doubled_or_late)
         };
         assert_eq!(book(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), (0, 0));
-        assert_eq!(book(&[1, 0, 2, 4, 3, 5, 6, 8, 7, 9]), (0, 0), "order between flows means nothing");
+        assert_eq!(
+            book(&[1, 0, 2, 4, 3, 5, 6, 8, 7, 9]),
+            (0, 0),
+            "order between flows means nothing"
+        );
         assert_eq!(book(&[0, 1, 2, 3, 5, 6, 7, 8, 9]), (1, 0));
         assert_eq!(book(&[0, 1, 2, 3, 4, 5, 6, 7]), (2, 0));
         assert_eq!(book(&[0, 1, 2, 3, 2, 4, 5, 6, 7, 8, 9]), (0, 1));
-        assert_eq!(book(&[0, 1, 4, 2, 3, 5, 6, 7, 8, 9]), (1, 1), "it was missing when the later one came");
+        assert_eq!(
+            book(&[0, 1, 4, 2, 3, 5, 6, 7, 8, 9]),
+            (1, 1),
+            "it was missing when the later one came"
+        );
     }
 }

@@ -61,8 +61,13 @@ enum Load {
     Killed,
 }
 
-const LOADS: [(&str, Load); 5] =
-    [("none", Load::Times(0)), ("1x", Load::Times(1)), ("4x", Load::Times(4)), ("flood", Load::Flood), ("killed", Load::Killed)];
+const LOADS: [(&str, Load); 5] = [
+    ("none", Load::Times(0)),
+    ("1x", Load::Times(1)),
+    ("4x", Load::Times(4)),
+    ("flood", Load::Flood),
+    ("killed", Load::Killed),
+];
 /// Offsets of a packet's number and of its due time.
 const NUMBER_AT: usize = 42;
 const DUE_AT: usize = 50;
@@ -99,7 +104,9 @@ impl Tenant {
         let mut served = Served::start(functions, protection, plan.flows, make)?;
         served.part(place)?;
         served.wait_until_it_turns()?;
-        let frames: Vec<_> = (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
+        let frames: Vec<_> = (0..plan.flows)
+            .map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL))
+            .collect();
         let opened = served.open(&frames)?;
         let replies: Vec<_> = opened.iter().map(traffic::reply_to).collect();
         served.check(&frames, &replies, &opened)?;
@@ -132,11 +139,19 @@ impl Tenant {
 
     fn step(&mut self) {
         let now = self.served.now();
-        let wanted = if self.is_flood { self.returned + UNDER_WAY } else { ((now - self.began) as f64 / self.interval) as u64 };
+        let wanted = if self.is_flood {
+            self.returned + UNDER_WAY
+        } else {
+            ((now - self.began) as f64 / self.interval) as u64
+        };
         let before = self.sent;
         while self.sent < wanted {
             let number = self.sent;
-            let due = if self.is_flood { now } else { self.began + (number as f64 * self.interval) as u64 };
+            let due = if self.is_flood {
+                now
+            } else {
+                self.began + (number as f64 * self.interval) as u64
+            };
             let frame = &self.frames[number as usize % self.frames.len()];
             let is_sent = self.served.send_with(frame, 0, |frame| {
                 traffic::write(frame, NUMBER_AT, &number.to_be_bytes());
@@ -153,7 +168,9 @@ impl Tenant {
         let Tenant { served, next, wrong, returned, latencies, .. } = self;
         let flows = next.len() as u64;
         served.receive(|frame| {
-            let word = |at: usize| frame[at..].first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
+            let word = |at: usize| {
+                frame[at..].first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes))
+            };
             let number = word(NUMBER_AT);
             let next = &mut next[(number % flows) as usize];
             // No packet before it may be missing either.
@@ -168,7 +185,9 @@ impl Tenant {
     fn check(&mut self) -> Result<(), String> {
         let Tenant { sent, returned, wrong, .. } = *self;
         if sent != returned || wrong > 0 {
-            return Err(format!("of {sent} packets {returned} came back, {wrong} of them out of turn"));
+            return Err(format!(
+                "of {sent} packets {returned} came back, {wrong} of them out of turn"
+            ));
         }
         self.served.check(&self.frames, &self.replies, &self.opened)
     }
@@ -184,7 +203,9 @@ pub fn run(plan: &Plan, functions: &Functions, make: MakeChain<'_>) -> Result<Ve
     }
     let Some(place) = processors()? else { return Ok(Vec::new()) };
     let mut rows = Vec::new();
-    for (protection, config) in [("none", json!("none")), ("local", json!({ "preset": "reinforce", "level": "local" }))] {
+    for (protection, config) in
+        [("none", json!("none")), ("local", json!({ "preset": "reinforce", "level": "local" }))]
+    {
         let start = || Tenant::start(plan, &config, functions, make, place);
         let mut tenants = [start()?, start()?];
         for (other, load) in LOADS {
@@ -223,7 +244,8 @@ fn measure(
         second.step();
         let pair = second.served.pair();
         if load == Load::Killed && now >= next_kill && pair.standby.load(Ordering::Acquire) != 0 {
-            let victim = Pid::from_raw(pair.worker.load(Ordering::Acquire) as i32).ok_or("there is no worker")?;
+            let victim = Pid::from_raw(pair.worker.load(Ordering::Acquire) as i32)
+                .ok_or("there is no worker")?;
             kill_process(victim, Signal::KILL).map_err(|error| error.to_string())?;
             (kills, next_kill) = (kills + 1, now + KILL_EVERY);
         }
@@ -234,11 +256,15 @@ fn measure(
     first.end();
     second.end();
     let limit = first.served.now() + 5_000_000_000;
-    while (first.returned < first.sent || second.returned < second.sent) && first.served.now() < limit {
+    while (first.returned < first.sent || second.returned < second.sent)
+        && first.served.now() < limit
+    {
         first.step();
         second.step();
     }
-    first.check().map_err(|error| format!("the first tenant, while the second one did {other}: {error}"))?;
+    first
+        .check()
+        .map_err(|error| format!("the first tenant, while the second one did {other}: {error}"))?;
     second.check().map_err(|error| format!("the second tenant, at {other}: {error}"))?;
     first.latencies.sort_unstable();
     let latency = |percent| percentile(&first.latencies, percent) / 1e3;

@@ -29,8 +29,12 @@ pub(crate) fn udp<const L: usize>(source: ([u8; 4], u16), destination: ([u8; 4],
     };
     ip.checksum = checksum::checksum(ip.as_bytes()).into();
     frame[14..34].copy_from_slice(ip.as_bytes());
-    let udp =
-        Udp { source: source.1.into(), destination: destination.1.into(), len: ((L - 34) as u16).into(), checksum: 0.into() };
+    let udp = Udp {
+        source: source.1.into(),
+        destination: destination.1.into(),
+        len: ((L - 34) as u16).into(),
+        checksum: 0.into(),
+    };
     frame[34..42].copy_from_slice(udp.as_bytes());
     // A computed 0 is sent as 0xffff (RFC 768): 0 would mean no checksum.
     let sum = match checksum::transport(&source.0, &destination.0, proto::UDP, &frame[34..]) {
@@ -70,7 +74,8 @@ pub(crate) fn reply_to<const L: usize>(frame: &[u8; L]) -> [u8; L] {
 
 /// True if the frame's IP header and UDP checksum are right.
 pub(crate) fn is_sound(frame: &[u8]) -> bool {
-    checksum::checksum(&frame[14..34]) == 0 && checksum::transport(&frame[26..30], &frame[30..34], proto::UDP, &frame[34..]) == 0
+    checksum::checksum(&frame[14..34]) == 0
+        && checksum::transport(&frame[26..30], &frame[30..34], proto::UDP, &frame[34..]) == 0
 }
 
 /// A port that plays frames from memory, one after the other, endlessly.
@@ -91,7 +96,12 @@ impl<const L: usize> Player<L> {
 
     /// Receives a burst.
     #[inline]
-    pub(crate) fn receive(&mut self, count: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
+    pub(crate) fn receive(
+        &mut self,
+        count: usize,
+        pool: &mut dyn PacketPool,
+        into: &mut Vec<Packet>,
+    ) {
         for _ in 0..count {
             let Some(mut packet) = pool.take() else { return };
             let fits = packet.copy_from(&self.frames[self.at]);

@@ -56,11 +56,20 @@ pub(super) fn room_for(flows: usize) -> usize {
 
 impl World {
     /// A box whose switch sends new flows to the first runtime, and none to the second.
-    pub(super) fn new(flows: usize, make: MakeChain<'_>, protection: &dyn Fn() -> Box<dyn Protection>) -> Result<World, String> {
+    pub(super) fn new(
+        flows: usize,
+        make: MakeChain<'_>,
+        protection: &dyn Fn() -> Box<dyn Protection>,
+    ) -> Result<World, String> {
         let (fabric, flows) = (FabricConfig::default(), room_for(flows));
         let runtime = |me: Peer| -> Result<Runtime, String> {
             let config = RuntimeConfig { me, flows, seed: 7, report_interval: 100_000_000, fabric };
-            let spec = ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain: make()?, protection: protection() };
+            let spec = ChainSpec {
+                name: "bench".to_owned(),
+                switch: SWITCH,
+                chain: make()?,
+                protection: protection(),
+            };
             let mut runtime = Runtime::new(config, vec![spec]);
             // The first runtime leases every number; flows that move to the second bring
             // theirs.
@@ -81,12 +90,18 @@ impl World {
             logs: Vec::new(),
             succeeds: false,
         });
-        let mut hub = Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));
+        let mut hub =
+            Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));
         hub.handle_coordinator(SPEAKER);
         hub.fence().open(FIRST);
         hub.fence().open(SECOND);
         let mut coordinator = Fabric::new(SPEAKER, fabric);
-        for peer in [FIRST, SECOND, Peer { node: SWITCH, incarnation: 1 }, Peer { node: MANAGER, incarnation: 1 }] {
+        for peer in [
+            FIRST,
+            SECOND,
+            Peer { node: SWITCH, incarnation: 1 },
+            Peer { node: MANAGER, incarnation: 1 },
+        ] {
             coordinator.set_peer(peer);
         }
         let rules = RuleSet::new(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
@@ -126,18 +141,25 @@ impl World {
         };
         let members: Vec<Member> = [FIRST, SECOND].into_iter().zip(states).map(member).collect();
         for node in nodes {
-            self.coordinator.send_control(*node, &Control::View { version, members: members.clone() });
+            self.coordinator
+                .send_control(*node, &Control::View { version, members: members.clone() });
         }
     }
 
     /// Flows that a runtime owns.
     pub(super) fn owned(&self, at: usize) -> usize {
-        self.runtimes[at].as_ref().and_then(|runtime| runtime.flows(0)).map_or(0, |flows| flows.owned())
+        self.runtimes[at]
+            .as_ref()
+            .and_then(|runtime| runtime.flows(0))
+            .map_or(0, |flows| flows.owned())
     }
 
     /// Other runtimes' flows of which a runtime has a copy.
     pub(super) fn copies(&self, at: usize) -> usize {
-        self.runtimes[at].as_ref().and_then(|runtime| runtime.flows(0)).map_or(0, |flows| flows.len() - flows.owned())
+        self.runtimes[at]
+            .as_ref()
+            .and_then(|runtime| runtime.flows(0))
+            .map_or(0, |flows| flows.len() - flows.owned())
     }
 
     /// Opens `flows` flows with the first packets that `first` makes, and gives
@@ -167,7 +189,10 @@ impl World {
             });
         }
         if count != flows || self.owned(0) != flows || self.hub.switch().routes_to(FIRST) != flows {
-            return Err(format!("of {flows} flows {} were opened, {count} packets came out", self.owned(0)));
+            return Err(format!(
+                "of {flows} flows {} were opened, {count} packets came out",
+                self.owned(0)
+            ));
         }
         Ok(())
     }

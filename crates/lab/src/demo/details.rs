@@ -34,14 +34,24 @@ impl Halves<'_> {
     }
 
     fn kill(&mut self, number: usize) {
-        let of = |phase: &Phase, cell: &dyn Fn(&Kill) -> Option<String>| phase.kills.get(number).and_then(cell);
+        let of = |phase: &Phase, cell: &dyn Fn(&Kill) -> Option<String>| {
+            phase.kills.get(number).and_then(cell)
+        };
         self.row(&format!("kill {}: failure detected within", number + 1), |phase| {
             of(phase, &|kill| kill.detection_us.map(micros))
         });
-        self.detail("  flows of the runtime", |phase| of(phase, &|kill| Some(kill.flows.to_string())));
-        self.row("  its flows served again, after that", |phase| of(phase, &|kill| kill.recovered_us.map(micros)));
-        self.row("  a successor runs after", |phase| of(phase, &|kill| Some(format!("{} ms", kill.back_ms))));
-        self.row("  everything protected again after", |phase| of(phase, &|kill| kill.protected_ms.map(|ms| format!("{ms} ms"))));
+        self.detail("  flows of the runtime", |phase| {
+            of(phase, &|kill| Some(kill.flows.to_string()))
+        });
+        self.row("  its flows served again, after that", |phase| {
+            of(phase, &|kill| kill.recovered_us.map(micros))
+        });
+        self.row("  a successor runs after", |phase| {
+            of(phase, &|kill| Some(format!("{} ms", kill.back_ms)))
+        });
+        self.row("  everything protected again after", |phase| {
+            of(phase, &|kill| kill.protected_ms.map(|ms| format!("{ms} ms")))
+        });
     }
 
     fn step(&mut self, action: Action) {
@@ -55,10 +65,16 @@ impl Halves<'_> {
             phase.steps.iter().find(|step| step.action == action).and_then(cell)
         };
         self.row(done, |phase| of(phase, &|step| Some(format!("{} ms", step.done_ms))));
-        self.detail("  flows moved", |phase| of(phase, &|step| step.moved.map(|moved| moved.to_string())));
-        self.detail("  everything protected again after", |phase| of(phase, &|step| Some(format!("{} ms", step.protected_ms))));
+        self.detail("  flows moved", |phase| {
+            of(phase, &|step| step.moved.map(|moved| moved.to_string()))
+        });
+        self.detail("  everything protected again after", |phase| {
+            of(phase, &|step| Some(format!("{} ms", step.protected_ms)))
+        });
         self.detail("  connections alive", |phase| {
-            of(phase, &|step| Some(format!("{} of {}", step.connections_alive, step.connections_opened)))
+            of(phase, &|step| {
+                Some(format!("{} of {}", step.connections_alive, step.connections_opened))
+            })
         });
         self.detail("  UDP datagrams lost, reordered", |phase| {
             of(phase, &|Step { datagrams, .. }| {
@@ -76,16 +92,24 @@ pub(super) fn text(report: &Report, is_verbose: bool) -> String {
     halves.detail("keep-alive connections alive", |Phase { connections, .. }| {
         Some(format!("{} of {}", connections.alive, connections.opened))
     });
-    halves.detail("downloads intact (SHA-256)", |phase| Some(format!("{} of {}", phase.intact(), phase.downloads.len())));
+    halves.detail("downloads intact (SHA-256)", |phase| {
+        Some(format!("{} of {}", phase.intact(), phase.downloads.len()))
+    });
     let kills = report.phases.iter().map(|phase| phase.kills.len()).max().unwrap_or(0);
     (0..kills).for_each(|number| halves.kill(number));
     Action::ALL.into_iter().for_each(|action| halves.step(action));
-    halves.row("packets lost inside the killed runtimes", |phase| Some(phase.lost_in_failure.to_string()));
+    halves.row("packets lost inside the killed runtimes", |phase| {
+        Some(phase.lost_in_failure.to_string())
+    });
     halves.row("UDP datagrams lost on the way and back", |Phase { datagrams, .. }| {
         Some(format!("{} of {}", datagrams.lost, datagrams.sent))
     });
-    halves.detail("longest silence of a UDP flow", |phase| Some(micros(phase.datagrams.longest_silence_us)));
-    halves.row("slowest answer, keep-alive", |phase| Some(micros(phase.connections.slowest_answer_us)));
+    halves.detail("longest silence of a UDP flow", |phase| {
+        Some(micros(phase.datagrams.longest_silence_us))
+    });
+    halves.row("slowest answer, keep-alive", |phase| {
+        Some(micros(phase.connections.slowest_answer_us))
+    });
     let mut out = halves.out;
     boxes_text(report, is_verbose, &mut out);
     let phase_text = if is_verbose { downloads_text } else { broken_text };
@@ -102,7 +126,8 @@ fn boxes_text(report: &Report, is_verbose: bool, out: &mut String) {
         ("the box on three hosts", hosts.iter().map(HostStep::sentences).collect()),
     ] {
         let told = if is_verbose { 2 } else { 1 };
-        let lines: Vec<String> = steps.iter().map(|sentences| sentences[..told].join("; ")).collect();
+        let lines: Vec<String> =
+            steps.iter().map(|sentences| sentences[..told].join("; ")).collect();
         if !lines.is_empty() {
             let _ = writeln!(out, "\n{head}\n  {}", lines.join("\n  "));
         }
@@ -117,9 +142,17 @@ fn broken_text(phase: &Phase, out: &mut String) {
         *causes.entry(download.cause()).or_default() += 1;
     }
     let mut lines = vec![format!("\nbroken under {protection}")];
-    lines.extend(causes.iter().map(|(cause, count)| format!("  {count} of {} downloads: {cause}", downloads.len())));
+    lines.extend(
+        causes
+            .iter()
+            .map(|(cause, count)| format!("  {count} of {} downloads: {cause}", downloads.len())),
+    );
     let broken_by = connections.broken_by.iter();
-    lines.extend(broken_by.map(|(cause, count)| format!("  {count} of {} connections: {cause}", connections.opened)));
+    lines.extend(
+        broken_by.map(|(cause, count)| {
+            format!("  {count} of {} connections: {cause}", connections.opened)
+        }),
+    );
     if lines.len() > 1 {
         let _ = writeln!(out, "{}", lines.join("\n"));
     }
@@ -128,16 +161,36 @@ fn broken_text(phase: &Phase, out: &mut String) {
 /// Every download, and the causes of broken connections.
 fn downloads_text(phase: &Phase, out: &mut String) {
     let Phase { protection, original, downloads, connections, .. } = phase;
-    let _ = writeln!(out, "\nSHA-256 of the downloads under {protection}; the original is\n          {original}");
+    let _ = writeln!(
+        out,
+        "\nSHA-256 of the downloads under {protection}; the original is\n          {original}"
+    );
     for (number, download) in downloads.iter().enumerate() {
         if download.intact {
-            let _ = writeln!(out, "  {:>3} ok   {}  {:.1} s", number + 1, download.sha256, download.seconds);
+            let _ = writeln!(
+                out,
+                "  {:>3} ok   {}  {:.1} s",
+                number + 1,
+                download.sha256,
+                download.seconds
+            );
         } else {
-            let _ = writeln!(out, "  {:>3} BAD  after {} bytes: {}", number + 1, download.bytes, download.cause());
+            let _ = writeln!(
+                out,
+                "  {:>3} BAD  after {} bytes: {}",
+                number + 1,
+                download.bytes,
+                download.cause()
+            );
         }
     }
     if !connections.broken_by.is_empty() {
-        let causes = connections.broken_by.iter().map(|(cause, count)| format!("{count} by {cause}"));
-        let _ = writeln!(out, "  keep-alive connections broken: {}", causes.collect::<Vec<String>>().join(", "));
+        let causes =
+            connections.broken_by.iter().map(|(cause, count)| format!("{count} by {cause}"));
+        let _ = writeln!(
+            out,
+            "  keep-alive connections broken: {}",
+            causes.collect::<Vec<String>>().join(", ")
+        );
     }
 }

@@ -67,17 +67,26 @@ impl HostStep {
         let may_lose = self.action == HostAction::Kill;
         let connections = (self.connections_alive, self.connections_opened);
         let breaches = breaches(connections, &self.datagrams, self.datagram_flows, may_lose);
-        breaches.into_iter().map(|text| format!("three hosts, {:?} of {}: {text}", self.action, self.host)).collect()
+        breaches
+            .into_iter()
+            .map(|text| format!("three hosts, {:?} of {}: {text}", self.action, self.host))
+            .collect()
     }
 
     /// The action and its duration, and the clients' view of it.
     pub(super) fn sentences(&self) -> [String; 2] {
         let HostStep { host, done_ms, .. } = self;
         let done = match self.action {
-            HostAction::Drain => format!("drain of host {host}: its runtimes have ended after {done_ms} ms"),
-            HostAction::Restore => format!("restore of host {host}: everything is as safe as before after {done_ms} ms"),
+            HostAction::Drain => {
+                format!("drain of host {host}: its runtimes have ended after {done_ms} ms")
+            }
+            HostAction::Restore => format!(
+                "restore of host {host}: everything is as safe as before after {done_ms} ms"
+            ),
             HostAction::Kill => {
-                format!("kill -9 of everything on host {host}, which served: the other serves after {done_ms} ms")
+                format!(
+                    "kill -9 of everything on host {host}, which served: the other serves after {done_ms} ms"
+                )
             }
         };
         [done, account((self.connections_alive, self.connections_opened), &self.datagrams)]
@@ -107,9 +116,12 @@ pub(super) fn run(
     site.add("held", HELD_BODY)?;
     let servers = nginx::start_all(&lab, &hosts.server, &backends(), &site)?;
     let state = lab.scratch().join("state").display().to_string();
-    let chains = super::PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 4, max: 4 }").replace(NFVACTOR, REINFORCE);
+    let chains = super::PROTECTED
+        .replace("{ min: 3, max: 3 }", "{ min: 4, max: 4 }")
+        .replace(NFVACTOR, REINFORCE);
     let configuration = chains + &super::HOSTS.replace("STATE", &state);
-    let launch = |(host, namespace)| RunningBox::launch_host(&lab, namespace, binary, &configuration, host);
+    let launch =
+        |(host, namespace)| RunningBox::launch_host(&lab, namespace, binary, &configuration, host);
     let mut boxes = NAMES.into_iter().zip(&hosts.hosts).map(launch).collect::<Result<Vec<_>>>()?;
     for running in &mut boxes {
         running.wait_ready(interrupt)?;
@@ -118,9 +130,12 @@ pub(super) fn run(
     let held = KeepAlive::open(&hosts.client, &held_plan(connections), interrupt)?;
     let mut stage = Stage { boxes, held, hosts: &hosts, plan, interrupt };
     let mut steps = Vec::new();
-    for (action, host) in [(HostAction::Drain, 1), (HostAction::Restore, 1), (HostAction::Kill, 0)] {
+    for (action, host) in [(HostAction::Drain, 1), (HostAction::Restore, 1), (HostAction::Kill, 0)]
+    {
         progress.advance(|| format!("{action:?} of host {}", NAMES[host]));
-        let step = stage.play(action, host).with_context(|| format!("{action:?} of host {}", NAMES[host]))?;
+        let step = stage
+            .play(action, host)
+            .with_context(|| format!("{action:?} of host {}", NAMES[host]))?;
         progress.step(&step.sentences().join("; "));
         steps.push(step);
     }
@@ -137,8 +152,11 @@ pub(super) fn run(
 impl Stage<'_> {
     /// Waits until the box would survive a host, as the witness sees it.
     fn wait_safe(&self) -> Result<()> {
-        let is_safe = |status: &Status| status.protected() == Protected::Yes && status.survives == UNIT_HOST;
-        self.boxes[2].wait_for("every flow would survive a host", RECOVERY_LIMIT, self.interrupt, is_safe).map(drop)
+        let is_safe =
+            |status: &Status| status.protected() == Protected::Yes && status.survives == UNIT_HOST;
+        self.boxes[2]
+            .wait_for("every flow would survive a host", RECOVERY_LIMIT, self.interrupt, is_safe)
+            .map(drop)
     }
 
     fn play(&mut self, action: HostAction, at: usize) -> Result<HostStep> {
@@ -164,7 +182,12 @@ impl Stage<'_> {
                 let other = 1 - at;
                 // A host that serves has rules.
                 let serves = |status: &Status| status.rules.is_some();
-                self.boxes[other].wait_for("the other host serves", RECOVERY_LIMIT, self.interrupt, serves)?;
+                self.boxes[other].wait_for(
+                    "the other host serves",
+                    RECOVERY_LIMIT,
+                    self.interrupt,
+                    serves,
+                )?;
             }
         }
         let done_ms = begun.elapsed().as_millis() as u64;
@@ -199,7 +222,13 @@ pub(super) mod tests {
             connections_alive: 100,
             connections_opened: 100,
             datagram_flows: 5,
-            datagrams: Datagrams { sent: 400, returned: 400, flows_alive: 5, longest_silence_us: 9_000, ..Datagrams::default() },
+            datagrams: Datagrams {
+                sent: 400,
+                returned: 400,
+                flows_alive: 5,
+                longest_silence_us: 9_000,
+                ..Datagrams::default()
+            },
         }
     }
 

@@ -60,7 +60,8 @@ pub const HOSTS: &str = include_str!("../../../../demo/hosts.yaml");
 /// Configuration of the box in the second half.
 pub const UNPROTECTED: &str = include_str!("../../../../demo/unprotected.yaml");
 
-/// Show connections surviving `kill -9`: needs root, makes namespaces of its own and removes them.
+/// Show connections surviving `kill -9`: needs root, makes namespaces of its own and
+/// removes them.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DemoArgs {
     /// Leave the protected half running, to look around in it
@@ -74,8 +75,9 @@ pub struct DemoArgs {
     pub verbose: bool,
 }
 
-/// Runs it. 0 if every protected connection lived and every checksum matched, and the contrast shows; 1 if not; 69 or 77 with the remedy on
-/// standard error if a program or the privilege is missing; 130 after Ctrl-C.
+/// Runs it. 0 if every protected connection lived and every checksum matched, and the
+/// contrast shows; 1 if not; 69 or 77 with the remedy on standard error if a program or
+/// the privilege is missing; 130 after Ctrl-C.
 pub fn run(args: &DemoArgs, json: bool) -> ExitCode {
     let result = requirements::require(&[
         requirements::IP,
@@ -102,7 +104,10 @@ pub fn run(args: &DemoArgs, json: bool) -> ExitCode {
     let text = if json {
         serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n"
     } else {
-        report.text(std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(), args.verbose)
+        report.text(
+            std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+            args.verbose,
+        )
     };
     let written = std::io::stdout().write_all(text.as_bytes());
     ExitCode::from(if report.ok && written.is_ok() { 0 } else { 1 })
@@ -134,10 +139,13 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
         time: LOAD_TIME,
         datagrams: scale.step_datagrams(),
     };
-    let takeovers = takeovers::run(binary, &plans, interrupt, &mut progress).context("with local standbys")?;
-    let scaling = scaling::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress)
-        .context("with load that comes and goes")?;
-    let hosts = hosts::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress).context("on three hosts")?;
+    let takeovers =
+        takeovers::run(binary, &plans, interrupt, &mut progress).context("with local standbys")?;
+    let scaling =
+        scaling::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress)
+            .context("with load that comes and goes")?;
+    let hosts = hosts::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress)
+        .context("on three hosts")?;
     let unprotected = scenario::run(
         &scenario::Script {
             protection: "none",
@@ -155,9 +163,11 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
 }
 
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    let missing = error.chain().find_map(|cause| cause.downcast_ref::<Missing>()).map(Missing::exit_code);
+    let missing =
+        error.chain().find_map(|cause| cause.downcast_ref::<Missing>()).map(Missing::exit_code);
     let interrupted = error.chain().any(|cause| cause.is::<Interrupted>());
-    let failed = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()).map(|failure| failure.code);
+    let failed =
+        error.chain().find_map(|cause| cause.downcast_ref::<Failure>()).map(|failure| failure.code);
     missing.or(failed).unwrap_or(if interrupted { EXIT_INTERRUPTED } else { 1 })
 }
 
@@ -167,18 +177,28 @@ mod tests {
 
     #[test]
     fn the_two_boxes_differ_in_their_protection_only() {
-        let lines = |text: &'static str| text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<&str>>();
-        let different: Vec<(&str, &str)> =
-            lines(PROTECTED).into_iter().zip(lines(UNPROTECTED)).filter(|(left, right)| left != right).collect();
+        let lines = |text: &'static str| {
+            text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<&str>>()
+        };
+        let different: Vec<(&str, &str)> = lines(PROTECTED)
+            .into_iter()
+            .zip(lines(UNPROTECTED))
+            .filter(|(left, right)| left != right)
+            .collect();
         assert_eq!(lines(PROTECTED).len(), lines(UNPROTECTED).len());
         assert_eq!(different, vec![("    protection: nfvactor", "    protection: none")]);
     }
 
     #[test]
     fn exit_codes_survive_the_context_around_them() {
-        let wrapped = |error: anyhow::Error| exit_code(&error.context("under protection nfvactor").context("demo"));
+        let wrapped = |error: anyhow::Error| {
+            exit_code(&error.context("under protection nfvactor").context("demo"))
+        };
         assert_eq!(wrapped(Missing::Privilege.into()), 77);
-        assert_eq!(wrapped(Missing::Program { program: "nginx", package: "nginx-light" }.into()), 69);
+        assert_eq!(
+            wrapped(Missing::Program { program: "nginx", package: "nginx-light" }.into()),
+            69
+        );
         assert_eq!(wrapped(Failure::new(70, "a fault").into()), 70);
         assert_eq!(wrapped(Interrupted.into()), 130);
         assert_eq!(wrapped(anyhow::anyhow!("anything else")), 1);

@@ -24,7 +24,11 @@ impl Progress {
     /// Reports a new step.
     pub(super) fn step(&mut self, text: &str) {
         let clear = if self.rich && self.drawn.take().is_some() { "\r\x1b[K" } else { "" };
-        let _ = writeln!(std::io::stderr(), "{clear}{:>6.1} s  {text}", self.started.elapsed().as_secs_f64());
+        let _ = writeln!(
+            std::io::stderr(),
+            "{clear}{:>6.1} s  {text}",
+            self.started.elapsed().as_secs_f64()
+        );
     }
 
     /// Shows how the current step advances: on a terminal only, and not too often.
@@ -32,7 +36,12 @@ impl Progress {
         let due = self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW_INTERVAL);
         if self.rich && due {
             self.drawn = Some(Instant::now());
-            let _ = write!(std::io::stderr(), "\r\x1b[K{:>6.1} s  {}", self.started.elapsed().as_secs_f64(), text());
+            let _ = write!(
+                std::io::stderr(),
+                "\r\x1b[K{:>6.1} s  {}",
+                self.started.elapsed().as_secs_f64(),
+                text()
+            );
             let _ = std::io::stderr().flush();
         }
     }

@@ -188,7 +188,10 @@ impl Phase {
                 fail(format!("{} datagrams came back changed", self.datagrams.changed));
             }
         } else if broken == 0 {
-            fail("NOTHING BROKE without protection, so the demo proves nothing about protection".into());
+            fail(
+                "NOTHING BROKE without protection, so the demo proves nothing about protection"
+                    .into(),
+            );
         }
         failures
     }
@@ -207,16 +210,28 @@ impl Report {
         failures.extend(takeovers.failures());
         failures.extend(scaling.iter().flat_map(ScaleStep::failures));
         failures.extend(hosts.iter().flat_map(HostStep::failures));
-        Report { version: VERSION, ok: failures.is_empty(), failures, phases, takeovers, scaling, hosts }
+        Report {
+            version: VERSION,
+            ok: failures.is_empty(),
+            failures,
+            phases,
+            takeovers,
+            scaling,
+            hosts,
+        }
     }
 
     /// The report for people: details (all of them if `is_verbose`), one table, the
     /// verdict. Coloured if `colour`.
     pub fn text(&self, colour: bool, is_verbose: bool) -> String {
         let mut out = details::text(self, is_verbose) + "\n" + &table::text(self);
-        let (green, red, plain) = if colour { ("\x1b[1;32m", "\x1b[1;31m", "\x1b[0m") } else { ("", "", "") };
+        let (green, red, plain) =
+            if colour { ("\x1b[1;32m", "\x1b[1;31m", "\x1b[0m") } else { ("", "", "") };
         if self.ok {
-            let _ = writeln!(out, "\n{green}PASS{plain}: every protected connection lived, every checksum matched.");
+            let _ = writeln!(
+                out,
+                "\n{green}PASS{plain}: every protected connection lived, every checksum matched."
+            );
         } else {
             for failure in &self.failures {
                 let _ = writeln!(out, "\n{red}FAIL{plain}: {failure}");
@@ -237,13 +252,21 @@ pub(super) fn account((alive, opened): (usize, usize), datagrams: &Datagrams) ->
 
 /// The broken promises among these counts, for people. `flows` is the number of datagram
 /// flows that ran; `may_lose` allows lost datagrams.
-pub(super) fn breaches((alive, opened): (usize, usize), datagrams: &Datagrams, flows: usize, may_lose: bool) -> Vec<String> {
+pub(super) fn breaches(
+    (alive, opened): (usize, usize),
+    datagrams: &Datagrams,
+    flows: usize,
+    may_lose: bool,
+) -> Vec<String> {
     let Datagrams { lost, reordered, doubled, changed, flows_alive, .. } = *datagrams;
     let breaches = [
         (alive < opened, format!("{alive} of {opened} connections alive")),
         (flows_alive < flows, format!("{flows_alive} of {flows} flows of datagrams alive")),
         (doubled + changed > 0, format!("{doubled} datagrams doubled, {changed} changed")),
-        (!may_lose && lost + reordered > 0, format!("{lost} datagrams lost, {reordered} reordered")),
+        (
+            !may_lose && lost + reordered > 0,
+            format!("{lost} datagrams lost, {reordered} reordered"),
+        ),
     ];
     breaches.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, text)| text).collect()
 }
@@ -283,9 +306,20 @@ mod tests {
                 protected_ms: None,
             }],
             steps: if promised { Action::ALL.map(good).to_vec() } else { Vec::new() },
-            connections: Connections { opened: 3, alive, broken: 3 - alive, ..Connections::default() },
+            connections: Connections {
+                opened: 3,
+                alive,
+                broken: 3 - alive,
+                ..Connections::default()
+            },
             original: "aa".into(),
-            downloads: vec![Transferred { bytes: 9, sha256: "aa".into(), intact, seconds: 1.5, error: None }],
+            downloads: vec![Transferred {
+                bytes: 9,
+                sha256: "aa".into(),
+                intact,
+                seconds: 1.5,
+                error: None,
+            }],
             datagrams: Datagrams::default(),
             kills_silence_us: if promised { 12_300 } else { 4_560_000 },
             lost_in_failure: 4,
@@ -300,14 +334,54 @@ mod tests {
 
     #[test]
     fn it_passes_only_when_all_protected_lived_and_something_unprotected_broke() {
-        assert!(Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
         assert!(
-            Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 3, false)).ok,
+            Report::new(
+                phase(true, 3, true),
+                good_takeovers(),
+                Vec::new(),
+                Vec::new(),
+                phase(false, 1, true)
+            )
+            .ok
+        );
+        assert!(
+            Report::new(
+                phase(true, 3, true),
+                good_takeovers(),
+                Vec::new(),
+                Vec::new(),
+                phase(false, 3, false)
+            )
+            .ok,
             "a broken download is contrast too"
         );
-        assert!(!Report::new(phase(true, 2, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
-        assert!(!Report::new(phase(true, 3, false), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
-        let void = Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 3, true));
+        assert!(
+            !Report::new(
+                phase(true, 2, true),
+                good_takeovers(),
+                Vec::new(),
+                Vec::new(),
+                phase(false, 1, true)
+            )
+            .ok
+        );
+        assert!(
+            !Report::new(
+                phase(true, 3, false),
+                good_takeovers(),
+                Vec::new(),
+                Vec::new(),
+                phase(false, 1, true)
+            )
+            .ok
+        );
+        let void = Report::new(
+            phase(true, 3, true),
+            good_takeovers(),
+            Vec::new(),
+            Vec::new(),
+            phase(false, 3, true),
+        );
         assert!(!void.ok && void.failures[0].contains("NOTHING BROKE"), "{:?}", void.failures);
         let mut idle = phase(true, 3, true);
         idle.kills[0].downloads_under_way = 0;
@@ -317,21 +391,44 @@ mod tests {
         );
         let mut lossy = phase(true, 3, true);
         lossy.steps[2].datagrams.lost = 1;
-        assert!(!Report::new(lossy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok, "a drain loses nothing");
+        assert!(
+            !Report::new(lossy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok,
+            "a drain loses nothing"
+        );
         let mut scaled = good_scaling();
-        assert!(Report::new(phase(true, 3, true), good_takeovers(), scaled.clone(), Vec::new(), phase(false, 1, true)).ok);
+        assert!(
+            Report::new(
+                phase(true, 3, true),
+                good_takeovers(),
+                scaled.clone(),
+                Vec::new(),
+                phase(false, 1, true)
+            )
+            .ok
+        );
         scaled[1].connections_alive -= 1;
         assert!(
-            !Report::new(phase(true, 3, true), good_takeovers(), scaled, Vec::new(), phase(false, 1, true)).ok,
+            !Report::new(
+                phase(true, 3, true),
+                good_takeovers(),
+                scaled,
+                Vec::new(),
+                phase(false, 1, true)
+            )
+            .ok,
             "nobody notices"
         );
         let mut untidy = phase(true, 3, true);
         untidy.left_behind.push("process 9".into());
-        assert!(!Report::new(untidy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+        assert!(
+            !Report::new(untidy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true))
+                .ok
+        );
     }
 
     fn whole(unprotected: Phase) -> Report {
-        let hosts = [HostAction::Drain, HostAction::Restore, HostAction::Kill].map(good_host_step).to_vec();
+        let hosts =
+            [HostAction::Drain, HostAction::Restore, HostAction::Kill].map(good_host_step).to_vec();
         Report::new(phase(true, 3, true), good_takeovers(), good_scaling(), hosts, unprotected)
     }
 
@@ -364,7 +461,9 @@ PASS: every protected connection lived, every checksum matched.
         assert!(text.ends_with(expected), "{text}");
         assert!(expected.lines().all(|line| line.chars().count() <= 80));
         assert!(!text.contains('\x1b'));
-        assert!(whole(phase(false, 1, false)).text(true, false).contains("\n\x1b[1;32mPASS\x1b[0m: "));
+        assert!(
+            whole(phase(false, 1, false)).text(true, false).contains("\n\x1b[1;32mPASS\x1b[0m: ")
+        );
     }
 
     #[test]
@@ -374,15 +473,21 @@ PASS: every protected connection lived, every checksum matched.
         report.scaling[1].datagrams.doubled = 1;
         report.hosts[2].connections_alive = 7;
         let [protected, unprotected] = report.phases;
-        let text = Report::new(protected, report.takeovers, report.scaling, report.hosts, unprotected).text(false, false);
+        let text =
+            Report::new(protected, report.takeovers, report.scaling, report.hosts, unprotected)
+                .text(false, false);
         let (_, end) = text.split_once("─ protected ─").expect("a table");
         let (table, verdict) = end.split_once("\n\n").expect("a verdict below it");
-        for row in
-            ["3 of 3   0 of 1", "scale in, 3 to 2     120 of 120    WRONG", "kill the active host   7 of 100    right forever"]
-        {
+        for row in [
+            "3 of 3   0 of 1",
+            "scale in, 3 to 2     120 of 120    WRONG",
+            "kill the active host   7 of 100    right forever",
+        ] {
             assert!(table.contains(row), "{row:?} is not in\n{table}");
         }
-        for failure in ["1 downloads are not intact", "1 datagrams doubled", "7 of 100 connections alive"] {
+        for failure in
+            ["1 downloads are not intact", "1 datagrams doubled", "7 of 100 connections alive"]
+        {
             let is_said = |line: &str| line.starts_with("FAIL: ") && line.contains(failure);
             assert!(verdict.lines().any(is_said), "{failure:?} is not in\n{verdict}");
         }
@@ -395,7 +500,11 @@ PASS: every protected connection lived, every checksum matched.
     fn v_adds_every_step_and_every_checksum() {
         let mut unprotected = phase(false, 1, false);
         unprotected.connections.broken_by.insert("no answer".into(), 2);
-        unprotected.downloads.push(Transferred { intact: true, sha256: "bb".into(), ..unprotected.downloads[0].clone() });
+        unprotected.downloads.push(Transferred {
+            intact: true,
+            sha256: "bb".into(),
+            ..unprotected.downloads[0].clone()
+        });
         let report = whole(unprotected);
         let [short, verbose] = [false, true].map(|is_verbose| report.text(false, is_verbose));
         for part in [
@@ -429,7 +538,8 @@ PASS: every protected connection lived, every checksum matched.
             assert!(!short.contains(part), "{part:?} is in\n{short}");
             assert!(verbose.contains(part), "{part:?} is not in\n{verbose}");
         }
-        let table = |text: &str| text.split_once("─ protected ─").map(|(_, table)| table.to_owned());
+        let table =
+            |text: &str| text.split_once("─ protected ─").map(|(_, table)| table.to_owned());
         assert_eq!(table(&short), table(&verbose));
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!((json["version"].clone(), json["ok"].clone()), (1.into(), true.into()));

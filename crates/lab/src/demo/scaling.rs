@@ -89,7 +89,9 @@ impl ScaleStep {
     /// The broken promises, for people; empty if the step kept all.
     pub(super) fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
-        let mut fail = |text: String| failures.push(format!("{:?} under load that comes and goes: {text}", self.action));
+        let mut fail = |text: String| {
+            failures.push(format!("{:?} under load that comes and goes: {text}", self.action))
+        };
         if self.moved == 0 {
             fail("no flow moved, which shows nothing".into());
         }
@@ -97,7 +99,9 @@ impl ScaleStep {
         // is too much.
         let may_lose = self.action != ScaleAction::Shrink;
         let connections = (self.connections_alive, self.connections_opened);
-        breaches(connections, &self.datagrams, self.datagram_flows, may_lose).into_iter().for_each(&mut fail);
+        breaches(connections, &self.datagrams, self.datagram_flows, may_lose)
+            .into_iter()
+            .for_each(&mut fail);
         if !self.failovers.is_empty() {
             fail(format!("the box saw failures: {}", self.failovers.join(", ")));
         }
@@ -141,15 +145,23 @@ pub(super) fn run(
     let site = Site::new(&lab, "site")?;
     site.add("held", HELD_BODY)?;
     let servers = nginx::start_all(&lab, &topology.server, &backends(), &site)?;
-    let configuration = super::PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }") + super::ELASTIC;
+    let configuration =
+        super::PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }") + super::ELASTIC;
     let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration)?;
     let echo = udp::Echo::start(&topology.server, plan.server)?;
     // Calm enough to keep no runtime busy.
     let plan = udp::Plan { per_second: plan.per_second / 4, ..plan };
     let calm = Plan { interval: Duration::from_secs(2), ..held_plan(connections) };
     let held = KeepAlive::open(&topology.client, &calm, interrupt)?;
-    let mut stage =
-        Stage { running: &running, topology: &topology, held, load: Vec::new(), load_datagrams: Vec::new(), plan, interrupt };
+    let mut stage = Stage {
+        running: &running,
+        topology: &topology,
+        held,
+        load: Vec::new(),
+        load_datagrams: Vec::new(),
+        plan,
+        interrupt,
+    };
     let mut steps = Vec::new();
     for action in [ScaleAction::Grow, ScaleAction::Shrink] {
         let step = stage.play(action, progress).with_context(|| format!("{action:?}"))?;
@@ -231,23 +243,31 @@ impl Stage<'_> {
             connections_opened: held.opened + load.opened,
             datagram_flows: self.plan.flows,
             datagrams: stream.finish(),
-            failovers: new.map(|failover| format!("runtime {}: {}", failover.runtime, failover.cause)).collect(),
+            failovers: new
+                .map(|failover| format!("runtime {}: {}", failover.runtime, failover.cause))
+                .collect(),
         })
     }
 
     /// Counts of all connections of the load together.
     fn load_connections(&self) -> Connections {
-        self.load.iter().map(KeepAlive::connections).fold(Connections::default(), |sum, load| Connections {
-            opened: sum.opened + load.opened,
-            alive: sum.alive + load.alive,
-            answers: sum.answers + load.answers,
-            ..sum
+        self.load.iter().map(KeepAlive::connections).fold(Connections::default(), |sum, load| {
+            Connections {
+                opened: sum.opened + load.opened,
+                alive: sum.alive + load.alive,
+                answers: sum.answers + load.answers,
+                ..sum
+            }
         })
     }
 
     /// Adds load until a spare runtime is called; done when its flows have arrived.
     fn grow(&mut self, before: &Status, progress: &mut Progress) -> Result<Done> {
-        let spare = before.runtimes().find(|process| process.state == STATE_SPARE).context("there is no spare place")?.id;
+        let spare = before
+            .runtimes()
+            .find(|process| process.state == STATE_SPARE)
+            .context("there is no spare place")?
+            .id;
         let mut is_called = false;
         let mut busiest = 0;
         for step in 0..STEPS + STEPS_DATAGRAMS {
@@ -263,13 +283,17 @@ impl Stage<'_> {
             }
             progress.advance(|| {
                 let datagrams = self.load_datagrams.len() as u64 * STEP_DATAGRAMS;
-                format!("load: {} connections that ask without pause, {datagrams} datagrams a second", self.load.len() * STEP)
+                format!(
+                    "load: {} connections that ask without pause, {datagrams} datagrams a second",
+                    self.load.len() * STEP
+                )
             });
             let added = Instant::now();
             is_called = until("the cluster grows", RECOVERY_LIMIT, self.interrupt, || {
                 let status = self.running.status()?;
                 busiest = busiest.max(busy_permille(&status));
-                let is_called = status.runtime(spare).is_some_and(|process| process.state != STATE_SPARE);
+                let is_called =
+                    status.runtime(spare).is_some_and(|process| process.state != STATE_SPARE);
                 Ok((is_called || added.elapsed() > STEP_TIME).then_some(is_called))
             })?;
         }
@@ -286,7 +310,10 @@ impl Stage<'_> {
         let mut seen = (0, Instant::now());
         let moved = until("the newcomer has its flows", LIMIT, self.interrupt, || {
             let status = self.running.status()?;
-            let flows = status.runtime(spare).filter(|process| process.state == STATE_RUNNING).map_or(0, |process| process.flows);
+            let flows = status
+                .runtime(spare)
+                .filter(|process| process.state == STATE_RUNNING)
+                .map_or(0, |process| process.flows);
             if flows != seen.0 {
                 seen = (flows, Instant::now());
             }
@@ -300,11 +327,18 @@ impl Stage<'_> {
         let serving = count(before, STATE_RUNNING);
         progress.advance(|| "the load has ended".to_owned());
         let has_shrunk = |status: &Status| {
-            (count(status, STATE_RUNNING), count(status, STATE_SPARE)) == (serving - 1, 1) && status.protected() == Protected::Yes
+            (count(status, STATE_RUNNING), count(status, STATE_SPARE)) == (serving - 1, 1)
+                && status.protected() == Protected::Yes
         };
-        let after = self.running.wait_for("the cluster shrinks", LIMIT, self.interrupt, has_shrunk)?;
-        let runtime = after.runtimes().find(|process| process.state == STATE_SPARE).context("nobody has left")?.id;
-        let account = Client::new(Some(self.running.control()))?.progress_of(What::Drained(runtime))?;
+        let after =
+            self.running.wait_for("the cluster shrinks", LIMIT, self.interrupt, has_shrunk)?;
+        let runtime = after
+            .runtimes()
+            .find(|process| process.state == STATE_SPARE)
+            .context("nobody has left")?
+            .id;
+        let account =
+            Client::new(Some(self.running.control()))?.progress_of(What::Drained(runtime))?;
         Ok(Done { runtime, moved: account.moved, datagrams_per_second: 0 })
     }
 }
@@ -329,7 +363,13 @@ pub(super) mod tests {
             connections_alive: 120,
             connections_opened: 120,
             datagram_flows: 5,
-            datagrams: Datagrams { sent: 400, returned: 400, flows_alive: 5, longest_silence_us: 9_000, ..Datagrams::default() },
+            datagrams: Datagrams {
+                sent: 400,
+                returned: 400,
+                flows_alive: 5,
+                longest_silence_us: 9_000,
+                ..Datagrams::default()
+            },
             failovers: Vec::new(),
         }
     }
@@ -352,20 +392,32 @@ pub(super) mod tests {
             assert_eq!(failures(&|step| step.datagrams.flows_alive = 4), 1, "{action:?}");
             assert_eq!(failures(&|step| step.connections_alive = 119), 1, "{action:?}");
             assert_eq!(failures(&|step| step.moved = 0), 1, "{action:?}");
-            assert_eq!(failures(&|step| step.failovers = vec!["runtime 17: no heartbeat".into()]), 1, "{action:?}");
+            assert_eq!(
+                failures(&|step| step.failovers = vec!["runtime 17: no heartbeat".into()]),
+                1,
+                "{action:?}"
+            );
         }
     }
 
     #[test]
     fn a_sentence_says_how_many_runtimes_there_were_and_how_many_flows_moved() {
         let [grown, noticed] = good(ScaleAction::Grow).sentences();
-        for part in ["4000 requests a second", "3 runtimes instead of 2", "40 flows moved to runtime 18"] {
+        for part in
+            ["4000 requests a second", "3 runtimes instead of 2", "40 flows moved to runtime 18"]
+        {
             assert!(grown.contains(part), "{part:?} is not in {grown:?}");
         }
         assert!(noticed.starts_with("120 of 120 connections alive"), "{noticed}");
         assert!(!grown.contains("datagrams a second"), "there were none");
         let starved = ScaleStep { load_datagrams_per_second: 6_000, ..good(ScaleAction::Grow) };
-        assert!(starved.sentences()[0].contains("on 20 connections and 6000 datagrams a second: 3 runtimes"));
-        assert!(good(ScaleAction::Shrink).sentences()[0].contains("2 runtimes instead of 3, 40 flows moved from runtime 18"));
+        assert!(
+            starved.sentences()[0]
+                .contains("on 20 connections and 6000 datagrams a second: 3 runtimes")
+        );
+        assert!(
+            good(ScaleAction::Shrink).sentences()[0]
+                .contains("2 runtimes instead of 3, 40 flows moved from runtime 18")
+        );
     }
 }

@@ -101,29 +101,42 @@ pub(super) struct Load {
 /// Plays the scenario to its end.
 pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase> {
     let started = Instant::now();
-    progress.step(&format!("protection {}: client, box and server namespaces, two web servers", script.protection));
+    progress.step(&format!(
+        "protection {}: client, box and server namespaces, two web servers",
+        script.protection
+    ));
     let mut lab = Lab::new(script.interrupt.clone())?;
     let topology = Topology::build(&mut lab, &addresses())?;
     let site = Site::new(&lab, "site")?;
     let original = site.add_random("file", script.scale.download_bytes)?;
     site.add("held", HELD_BODY)?;
     let mut servers = nginx::start_all(&lab, &topology.server, &backends(), &site)?;
-    let mut running = RunningBox::start(&lab, &topology.router, script.binary, script.configuration)?;
+    let mut running =
+        RunningBox::start(&lab, &topology.router, script.binary, script.configuration)?;
 
-    progress.step(&format!("{} keep-alive connections, {} downloads", script.scale.connections, script.scale.downloads));
+    progress.step(&format!(
+        "{} keep-alive connections, {} downloads",
+        script.scale.connections, script.scale.downloads
+    ));
     let mut load = start_load(script, &topology)?;
     wait_under_way(script, &mut load, progress)?;
     if script.promised {
-        running.wait_for("everything is protected", RECOVERY_LIMIT, script.interrupt, |status| {
-            status.protected() == Protected::Yes
-        })?;
+        running.wait_for(
+            "everything is protected",
+            RECOVERY_LIMIT,
+            script.interrupt,
+            |status| status.protected() == Protected::Yes,
+        )?;
     }
 
     let mut kills: Vec<Kill> = Vec::new();
     for _ in 0..2 {
         let victim = running.busiest(kills.last().map(|kill| kill.runtime))?;
         let under_way = count_under_way(&mut load)?;
-        progress.step(&format!("kill -9 of runtime {} (pid {}), owner of {} flows", victim.id, victim.pid, victim.flows));
+        progress.step(&format!(
+            "kill -9 of runtime {} (pid {}), owner of {} flows",
+            victim.id, victim.pid, victim.flows
+        ));
         let recovery = running.kill(&victim, script.promised, RECOVERY_LIMIT, script.interrupt)?;
         let kill = Kill::new(&victim, under_way, &recovery);
         progress.step(&kill.sentence());
@@ -146,7 +159,8 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
     let datagrams = datagrams.finish();
     // Without further steps the kills cause every silence, and the silence of a broken
     // flow may last until now.
-    let kills_silence_us = if steps.is_empty() { datagrams.longest_silence_us } else { kills_silence_us };
+    let kills_silence_us =
+        if steps.is_empty() { datagrams.longest_silence_us } else { kills_silence_us };
     let status = running.status()?;
     let left_behind = if script.keep {
         servers.iter_mut().for_each(|server| server.process().release());
@@ -196,7 +210,9 @@ pub(crate) fn addresses() -> Addresses {
     Addresses {
         client: "10.0.0.2/24".into(),
         inside_gateway: "10.0.0.1".into(),
-        servers: ["198.51.100.254/24", "198.51.100.11/24", "198.51.100.12/24"].map(String::from).to_vec(),
+        servers: ["198.51.100.254/24", "198.51.100.11/24", "198.51.100.12/24"]
+            .map(String::from)
+            .to_vec(),
         behind_box: Vec::new(),
         devices: ("veth-in".into(), "veth-out".into()),
         offloads: Offloads::Off,
@@ -204,7 +220,14 @@ pub(crate) fn addresses() -> Addresses {
 }
 
 fn start_load(script: &Script<'_>, topology: &Topology) -> Result<Load> {
-    let Scale { connections, downloads, bytes_per_second, datagram_flows, datagrams_per_second, .. } = script.scale;
+    let Scale {
+        connections,
+        downloads,
+        bytes_per_second,
+        datagram_flows,
+        datagrams_per_second,
+        ..
+    } = script.scale;
     let echo_address: SocketAddr = ECHO.parse().expect("an address");
     let echo = udp::Echo::start(&topology.server, echo_address)?;
     let held = KeepAlive::open(&topology.client, &held_plan(connections), script.interrupt)?;
@@ -213,7 +236,9 @@ fn start_load(script: &Script<'_>, topology: &Topology) -> Result<Load> {
         bytes_per_second: Some(bytes_per_second),
         stalled_after: GIVE_UP,
     };
-    let downloads = (0..downloads).map(|_| Download::start(&topology.client, &plan)).collect::<Result<Vec<Download>>>()?;
+    let downloads = (0..downloads)
+        .map(|_| Download::start(&topology.client, &plan))
+        .collect::<Result<Vec<Download>>>()?;
     let datagrams = udp::Stream::start(
         &topology.client,
         udp::Plan { server: echo_address, flows: datagram_flows, per_second: datagrams_per_second },
@@ -229,9 +254,13 @@ fn wait_under_way(script: &Script<'_>, load: &mut Load, progress: &mut Progress)
         let moving = load.downloads.iter().filter(|download| download.received() >= enough).count();
         progress.advance(|| format!("{moving} of {} downloads under way", load.downloads.len()));
         for download in &mut load.downloads {
-            ensure!(!download.is_over()? || download.received() >= enough, "a download ended before anything was killed");
+            ensure!(
+                !download.is_over()? || download.received() >= enough,
+                "a download ended before anything was killed"
+            );
         }
-        Ok((moving == load.downloads.len() && load.datagrams.datagrams().returned > 0).then_some(()))
+        Ok((moving == load.downloads.len() && load.datagrams.datagrams().returned > 0)
+            .then_some(()))
     })
 }
 
@@ -243,7 +272,12 @@ pub(super) fn count_under_way(load: &mut Load) -> Result<usize> {
     Ok(count)
 }
 
-fn finish_downloads(script: &Script<'_>, load: &mut Load, original: &Sum, progress: &mut Progress) -> Result<Vec<Transferred>> {
+fn finish_downloads(
+    script: &Script<'_>,
+    load: &mut Load,
+    original: &Sum,
+    progress: &mut Progress,
+) -> Result<Vec<Transferred>> {
     let Scale { download_bytes, bytes_per_second, downloads, .. } = script.scale;
     let limit = Duration::from_secs(download_bytes / bytes_per_second) * 2 + GIVE_UP * 2;
     progress.step("waiting for the downloads");
@@ -270,8 +304,14 @@ fn finish_downloads(script: &Script<'_>, load: &mut Load, original: &Sum, progre
 }
 
 /// Stops the box as an operator would; returns the names of what it left behind.
-fn stop(running: &mut RunningBox, topology: &Topology, interrupt: &Interrupt) -> Result<Vec<String>> {
-    let status = running.stop(Duration::from_secs(10), interrupt).context("stopping the box with SIGTERM")?;
+fn stop(
+    running: &mut RunningBox,
+    topology: &Topology,
+    interrupt: &Interrupt,
+) -> Result<Vec<String>> {
+    let status = running
+        .stop(Duration::from_secs(10), interrupt)
+        .context("stopping the box with SIGTERM")?;
     let mut left = Vec::new();
     if !status.success() {
         left.push(format!("{status} instead of 0"));
@@ -294,7 +334,8 @@ fn stop(running: &mut RunningBox, topology: &Topology, interrupt: &Interrupt) ->
 
 fn explain_kept(lab: &Lab, topology: &Topology, running: &RunningBox, progress: &mut Progress) {
     progress.step("kept: the next demo removes it; until then try");
-    progress.step(&format!("  ip netns exec {} curl http://{VIRTUAL}/held", topology.client.name()));
+    progress
+        .step(&format!("  ip netns exec {} curl http://{VIRTUAL}/held", topology.client.name()));
     progress.step(&format!("  holdfast status --control {}", running.control().display()));
     progress.step(&format!("  logs are in {}", lab.scratch().display()));
 }

@@ -15,7 +15,9 @@ use crate::udp::{self, Datagrams};
 use crate::{Interrupt, until};
 use anyhow::{Context, Result};
 use holdfast_control::api::Progress as Account;
-use holdfast_control::status::{Process, Protected, ROLE_COORDINATOR, ROLE_SWITCH, STATE_DRAINED, STATE_RUNNING, Status};
+use holdfast_control::status::{
+    Process, Protected, ROLE_COORDINATOR, ROLE_SWITCH, STATE_DRAINED, STATE_RUNNING, Status,
+};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::fmt;
@@ -37,7 +39,8 @@ pub enum Action {
 
 impl Action {
     /// The actions in the order in which they are played.
-    pub(super) const ALL: [Action; 4] = [Action::KillManager, Action::KillCoordinator, Action::Drain, Action::Restore];
+    pub(super) const ALL: [Action; 4] =
+        [Action::KillManager, Action::KillCoordinator, Action::Drain, Action::Restore];
 
     /// True if datagrams may be lost. Packets inside the switch die with it; no other
     /// action touches packets on their way.
@@ -100,10 +103,17 @@ impl Step {
             fail("nothing was under way, which shows nothing".into());
         }
         let connections = (self.connections_alive, self.connections_opened);
-        let breaches = breaches(connections, &self.datagrams, self.datagram_flows, self.action.may_lose());
+        let breaches =
+            breaches(connections, &self.datagrams, self.datagram_flows, self.action.may_lose());
         breaches.into_iter().for_each(&mut fail);
-        if self.action == Action::Drain && (self.moved.unwrap_or(0) == 0 || self.refused.unwrap_or(0) > 0) {
-            fail(format!("{} flows moved, {} refused", self.moved.unwrap_or(0), self.refused.unwrap_or(0)));
+        if self.action == Action::Drain
+            && (self.moved.unwrap_or(0) == 0 || self.refused.unwrap_or(0) > 0)
+        {
+            fail(format!(
+                "{} flows moved, {} refused",
+                self.moved.unwrap_or(0),
+                self.refused.unwrap_or(0)
+            ));
         }
         if !self.disturbed.is_empty() {
             fail(format!("runtimes {:?} were started anew", self.disturbed));
@@ -123,11 +133,16 @@ impl Step {
             }
             Action::Drain => {
                 let moved = self.moved.unwrap_or(0);
-                format!("drain of runtime {node}: {moved} flows moved, it has ended after {done_ms} ms")
+                format!(
+                    "drain of runtime {node}: {moved} flows moved, it has ended after {done_ms} ms"
+                )
             }
             Action::Restore => format!("restore of runtime {node}: it serves after {done_ms} ms"),
         };
-        format!("{begin}; {}", account((self.connections_alive, self.connections_opened), &self.datagrams))
+        format!(
+            "{begin}; {}",
+            account((self.connections_alive, self.connections_opened), &self.datagrams)
+        )
     }
 }
 
@@ -148,8 +163,13 @@ pub(super) fn play(
     let mut steps: Vec<Step> = Vec::new();
     for action in Action::ALL {
         progress.advance(|| format!("{action}"));
-        let drained = steps.iter().find(|step| step.action == Action::Drain).map(|step| (step.node, step.pid));
-        let step = Stage { script, topology, running, load }.play(action, drained).with_context(|| action.to_string())?;
+        let drained = steps
+            .iter()
+            .find(|step| step.action == Action::Drain)
+            .map(|step| (step.node, step.pid));
+        let step = Stage { script, topology, running, load }
+            .play(action, drained)
+            .with_context(|| action.to_string())?;
         progress.step(&step.sentence());
         steps.push(step);
     }
@@ -182,7 +202,9 @@ impl Stage<'_> {
         let begun = Instant::now();
         let done = match action {
             Action::KillManager => kill(self.running, role(&before, ROLE_SWITCH)?, interrupt)?,
-            Action::KillCoordinator => kill(self.running, role(&before, ROLE_COORDINATOR)?, interrupt)?,
+            Action::KillCoordinator => {
+                kill(self.running, role(&before, ROLE_COORDINATOR)?, interrupt)?
+            }
             Action::Drain => drain(self.running, node, interrupt)?,
             Action::Restore => restore(self.running, node, interrupt)?,
         };
@@ -210,7 +232,12 @@ impl Stage<'_> {
 
     fn wait_protected(&self) -> Result<Status> {
         let is_so = |status: &Status| status.protected() == Protected::Yes;
-        self.running.wait_for("everything is protected", RECOVERY_LIMIT, self.script.interrupt, is_so)
+        self.running.wait_for(
+            "everything is protected",
+            RECOVERY_LIMIT,
+            self.script.interrupt,
+            is_so,
+        )
     }
 }
 
@@ -226,14 +253,20 @@ fn identity(process: &Process) -> (u32, u32) {
 /// Runtimes other than `node` whose process or incarnation changed.
 fn disturbed(before: &Status, after: &Status, node: u32) -> Vec<u32> {
     let others = before.runtimes().filter(|old| old.id != node);
-    let is_same =
-        |old: &Process| after.runtime(old.id).is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation));
+    let is_same = |old: &Process| {
+        after
+            .runtime(old.id)
+            .is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation))
+    };
     others.filter(|old| !is_same(old)).map(|old| old.id).collect()
 }
 
 /// The failures in `after` that are not in `before`.
 fn failovers(before: &Status, after: &Status) -> Vec<String> {
-    let new = after.failovers.iter().filter(|failover| before.failover(failover.runtime, failover.incarnation).is_none());
+    let new = after
+        .failovers
+        .iter()
+        .filter(|failover| before.failover(failover.runtime, failover.incarnation).is_none());
     new.map(|failover| format!("runtime {}: {}", failover.runtime, failover.cause)).collect()
 }
 
@@ -244,11 +277,12 @@ fn kill(running: &RunningBox, victim: &Process, interrupt: &Interrupt) -> Result
     signal_pid(victim.pid, Signal::KILL)?;
     until("its next life serves", RECOVERY_LIMIT, interrupt, || {
         let Ok(status) = running.status() else { return Ok(None) };
-        let next = status
-            .processes
-            .iter()
-            .find(|process| process.role == victim.role)
-            .filter(|next| next.incarnation > victim.incarnation && next.pid != victim.pid && next.state == STATE_RUNNING);
+        let next =
+            status.processes.iter().find(|process| process.role == victim.role).filter(|next| {
+                next.incarnation > victim.incarnation
+                    && next.pid != victim.pid
+                    && next.state == STATE_RUNNING
+            });
         Ok(next.map(|_| ()))
     })?;
     Ok(Done { took: begun.elapsed(), account: None })
@@ -257,7 +291,8 @@ fn kill(running: &RunningBox, victim: &Process, interrupt: &Interrupt) -> Result
 fn drain(running: &RunningBox, node: u32, interrupt: &Interrupt) -> Result<Done> {
     let begun = Instant::now();
     let text = running.ask(&format!("drain {node}"))?;
-    let account: Account = serde_json::from_str(&text).with_context(|| format!("reading the account {text}"))?;
+    let account: Account =
+        serde_json::from_str(&text).with_context(|| format!("reading the account {text}"))?;
     wait_for_state(running, node, STATE_DRAINED, interrupt)?;
     Ok(Done { took: begun.elapsed(), account: Some(account) })
 }
@@ -269,9 +304,17 @@ fn restore(running: &RunningBox, node: u32, interrupt: &Interrupt) -> Result<Don
     Ok(Done { took: begun.elapsed(), account: None })
 }
 
-fn wait_for_state(running: &RunningBox, node: u32, state: &str, interrupt: &Interrupt) -> Result<()> {
-    let is_so = |status: &Status| status.runtime(node).is_some_and(|process| process.state == state);
-    running.wait_for(&format!("runtime {node} is {state}"), RECOVERY_LIMIT, interrupt, is_so).map(drop)
+fn wait_for_state(
+    running: &RunningBox,
+    node: u32,
+    state: &str,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let is_so =
+        |status: &Status| status.runtime(node).is_some_and(|process| process.state == state);
+    running
+        .wait_for(&format!("runtime {node} is {state}"), RECOVERY_LIMIT, interrupt, is_so)
+        .map(drop)
 }
 
 #[cfg(test)]
@@ -292,7 +335,13 @@ pub(super) mod tests {
             connections_alive: 3,
             connections_opened: 3,
             datagram_flows: 5,
-            datagrams: Datagrams { sent: 400, returned: 400, flows_alive: 5, longest_silence_us: 9_000, ..Datagrams::default() },
+            datagrams: Datagrams {
+                sent: 400,
+                returned: 400,
+                flows_alive: 5,
+                longest_silence_us: 9_000,
+                ..Datagrams::default()
+            },
             disturbed: Vec::new(),
             failovers: Vec::new(),
         }
@@ -318,7 +367,11 @@ pub(super) mod tests {
             assert_eq!(failures(&|step| step.connections_alive = 2), 1, "{action}");
             assert_eq!(failures(&|step| step.downloads_under_way = 0), 1, "{action}");
             assert_eq!(failures(&|step| step.disturbed = vec![17]), 1, "{action}");
-            assert_eq!(failures(&|step| step.failovers = vec!["runtime 17: no heartbeat".into()]), 1, "{action}");
+            assert_eq!(
+                failures(&|step| step.failovers = vec!["runtime 17: no heartbeat".into()]),
+                1,
+                "{action}"
+            );
             let drained = usize::from(action == Action::Drain);
             assert_eq!(failures(&|step| step.moved = None), drained, "{action}");
             assert_eq!(failures(&|step| step.refused = Some(1)), drained, "{action}");
@@ -328,11 +381,18 @@ pub(super) mod tests {
     #[test]
     fn a_sentence_has_the_time_and_the_account() {
         let drained = good(Action::Drain).sentence();
-        for part in
-            ["drain of runtime 16: 80 flows moved", "120 ms", "3 of 3 connections alive", "of 400 datagrams 0 lost, 0 reordered"]
-        {
+        for part in [
+            "drain of runtime 16: 80 flows moved",
+            "120 ms",
+            "3 of 3 connections alive",
+            "of 400 datagrams 0 lost, 0 reordered",
+        ] {
             assert!(drained.contains(part), "{part:?} is not in {drained:?}");
         }
-        assert!(good(Action::KillCoordinator).sentence().starts_with("kill -9 of the coordinator (pid 7)"));
+        assert!(
+            good(Action::KillCoordinator)
+                .sentence()
+                .starts_with("kill -9 of the coordinator (pid 7)")
+        );
     }
 }

@@ -80,7 +80,10 @@ fn groups(report: &Report) -> Vec<Group> {
             head: format!("two runtimes, load comes and goes ({name})"),
             rows: report.scaling.iter().map(Row::of_scale_step).collect(),
         },
-        Group { head: "three hosts (reinforce)".into(), rows: report.hosts.iter().map(Row::of_host_step).collect() },
+        Group {
+            head: "three hosts (reinforce)".into(),
+            rows: report.hosts.iter().map(Row::of_host_step).collect(),
+        },
     ];
     groups.into_iter().filter(|group| !group.rows.is_empty()).collect()
 }
@@ -93,7 +96,11 @@ impl Row {
             Action::Drain => "drain a runtime",
             Action::Restore => "restore the runtime",
         };
-        Row::protected(action.into(), (step.connections_alive, step.connections_opened), &step.datagrams)
+        Row::protected(
+            action.into(),
+            (step.connections_alive, step.connections_opened),
+            &step.datagrams,
+        )
     }
 
     fn of_takeovers(done: &Takeovers) -> Row {
@@ -107,7 +114,11 @@ impl Row {
             ScaleAction::Shrink => "scale in",
         };
         let connections = (step.connections_alive, step.connections_opened);
-        Row::protected(format!("{action}, {} to {}", step.before, step.after), connections, &step.datagrams)
+        Row::protected(
+            format!("{action}, {} to {}", step.before, step.after),
+            connections,
+            &step.datagrams,
+        )
     }
 
     fn of_host_step(step: &HostStep) -> Row {
@@ -116,7 +127,11 @@ impl Row {
             HostAction::Restore => "restore the host",
             HostAction::Kill => "kill the active host",
         };
-        Row::protected(action.into(), (step.connections_alive, step.connections_opened), &step.datagrams)
+        Row::protected(
+            action.into(),
+            (step.connections_alive, step.connections_opened),
+            &step.datagrams,
+        )
     }
 
     /// An action without a counterpart in the unprotected half.
@@ -157,7 +172,11 @@ impl Impact {
         let Impact { connections_alive, connections_opened, longest_silence_us, .. } = *self;
         // UDP flows may go on while connections broke; broken connections are silent for
         // good.
-        let silence = if connections_alive < connections_opened { "forever".into() } else { silence(longest_silence_us) };
+        let silence = if connections_alive < connections_opened {
+            "forever".into()
+        } else {
+            silence(longest_silence_us)
+        };
         cells([&format!("{connections_alive} of {connections_opened}"), &contents, &silence])
     }
 }

@@ -71,13 +71,18 @@ impl Takeovers {
         let mut failures = Vec::new();
         let mut fail = |text: String| failures.push(format!("local standbys: {text}"));
         if self.takeovers < self.kills as u64 {
-            fail(format!("{} processes were killed, and standbys took over {} times", self.kills, self.takeovers));
+            fail(format!(
+                "{} processes were killed, and standbys took over {} times",
+                self.kills, self.takeovers
+            ));
         }
         if self.requests_per_second.contains(&0) {
             fail("nothing was answered for a while, which shows nothing".into());
         }
         let connections = (self.connections_alive, self.connections_opened);
-        breaches(connections, &self.datagrams, self.datagram_flows, false).into_iter().for_each(&mut fail);
+        breaches(connections, &self.datagrams, self.datagram_flows, false)
+            .into_iter()
+            .for_each(&mut fail);
         if !self.failovers.is_empty() {
             fail(format!("the box saw failures: {}", self.failovers.join(", ")));
         }
@@ -100,17 +105,28 @@ impl Takeovers {
 
 /// True if every runtime has a standby that is ready.
 fn is_ready(status: &Status) -> bool {
-    let has_standby = |runtime: &holdfast_control::status::Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
+    let has_standby = |runtime: &holdfast_control::status::Process| {
+        runtime.local_standby.is_some_and(|standby| standby.pid != 0)
+    };
     status.protected() == Protected::Yes && status.runtimes().all(has_standby)
 }
 
 /// Number of takeovers by standbys.
 fn takeovers(status: &Status) -> u64 {
-    status.runtimes().filter_map(|runtime| runtime.local_standby).map(|standby| standby.takeovers).sum()
+    status
+        .runtimes()
+        .filter_map(|runtime| runtime.local_standby)
+        .map(|standby| standby.takeovers)
+        .sum()
 }
 
 /// Plays this part.
-pub(super) fn run(binary: &Path, plans: &Plans, interrupt: &Interrupt, progress: &mut Progress) -> Result<Takeovers> {
+pub(super) fn run(
+    binary: &Path,
+    plans: &Plans,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<Takeovers> {
     progress.step("a box whose runtimes have standbys beside them");
     let mut lab = Lab::new(interrupt.clone())?;
     let topology = Topology::build(&mut lab, &addresses())?;
@@ -137,26 +153,41 @@ pub(super) fn run(binary: &Path, plans: &Plans, interrupt: &Interrupt, progress:
     };
     let wait = || {
         let begun = Instant::now();
-        until("requests are counted", RECOVERY_LIMIT, interrupt, || Ok((begun.elapsed() >= plans.time).then_some(())))
+        until("requests are counted", RECOVERY_LIMIT, interrupt, || {
+            Ok((begun.elapsed() >= plans.time).then_some(()))
+        })
     };
     let (before, _) = counted(&mut || wait())?;
     let (during, killing_ms) = counted(&mut || {
         for number in 0..plans.kills {
             let begun = Instant::now();
-            let status = running.wait_for("every runtime has a standby", RECOVERY_LIMIT, interrupt, is_ready)?;
+            let status = running.wait_for(
+                "every runtime has a standby",
+                RECOVERY_LIMIT,
+                interrupt,
+                is_ready,
+            )?;
             let runtimes: Vec<_> = status.runtimes().collect();
             let victim = runtimes[number % runtimes.len()];
             let had = takeovers(&status);
             signal_pid(victim.pid, Signal::KILL)?;
-            running.wait_for("the standby has taken over", RECOVERY_LIMIT, interrupt, |status| takeovers(status) > had)?;
+            running.wait_for(
+                "the standby has taken over",
+                RECOVERY_LIMIT,
+                interrupt,
+                |status| takeovers(status) > had,
+            )?;
             progress.advance(|| format!("{} of {} processes killed", number + 1, plans.kills));
-            until("it is time for the next", RECOVERY_LIMIT, interrupt, || Ok((begun.elapsed() >= PACE).then_some(())))?;
+            until("it is time for the next", RECOVERY_LIMIT, interrupt, || {
+                Ok((begun.elapsed() >= PACE).then_some(()))
+            })?;
         }
         Ok(())
     })?;
     let (after, _) = counted(&mut || wait())?;
     let connections = load.verify(interrupt)?;
-    let status = running.wait_for("every runtime has a standby", RECOVERY_LIMIT, interrupt, is_ready)?;
+    let status =
+        running.wait_for("every runtime has a standby", RECOVERY_LIMIT, interrupt, is_ready)?;
     let done = Takeovers {
         kills: plans.kills,
         takeovers: takeovers(&status),
@@ -167,7 +198,11 @@ pub(super) fn run(binary: &Path, plans: &Plans, interrupt: &Interrupt, progress:
         slowest_answer_us: connections.slowest_answer_us,
         datagram_flows: plans.datagrams.flows,
         datagrams: stream.finish(),
-        failovers: status.failovers.iter().map(|one| format!("runtime {}: {}", one.runtime, one.cause)).collect(),
+        failovers: status
+            .failovers
+            .iter()
+            .map(|one| format!("runtime {}: {}", one.runtime, one.cause))
+            .collect(),
     };
     progress.step(&done.sentences().join("; "));
     drop(load);
@@ -192,7 +227,13 @@ pub(super) mod tests {
             connections_opened: 20,
             slowest_answer_us: 3_000,
             datagram_flows: 5,
-            datagrams: Datagrams { sent: 400, returned: 400, flows_alive: 5, longest_silence_us: 9_000, ..Datagrams::default() },
+            datagrams: Datagrams {
+                sent: 400,
+                returned: 400,
+                flows_alive: 5,
+                longest_silence_us: 9_000,
+                ..Datagrams::default()
+            },
             failovers: Vec::new(),
         }
     }
@@ -216,9 +257,11 @@ pub(super) mod tests {
     #[test]
     fn a_sentence_says_what_it_cost() {
         let text = good().sentences().join("; ");
-        for part in
-            ["100 kills in 4.0 s", "10000 requests a second before, 9700 (-3 %) meanwhile, 10100 after", "20 of 20 connections"]
-        {
+        for part in [
+            "100 kills in 4.0 s",
+            "10000 requests a second before, 9700 (-3 %) meanwhile, 10100 after",
+            "20 of 20 connections",
+        ] {
             assert!(text.contains(part), "{part:?} is not in {text:?}");
         }
     }

@@ -38,7 +38,10 @@ impl Log {
     pub const MOST: usize = 10;
 
     /// A log without a note.
-    #[expect(clippy::new_without_default, reason = "it allocates: nobody shall get one by accident")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "it allocates: nobody shall get one by accident"
+    )]
     pub fn new() -> Log {
         Log { notes: Vec::with_capacity(Log::MOST), second: 0, noted: 0, missed: 0 }
     }
@@ -54,7 +57,12 @@ impl Log {
             return;
         }
         self.noted += 1;
-        self.notes.push(Note { about, ingress, key: *key, missed: core::mem::take(&mut self.missed) });
+        self.notes.push(Note {
+            about,
+            ingress,
+            key: *key,
+            missed: core::mem::take(&mut self.missed),
+        });
     }
 
     /// Takes all notes, in order.
@@ -91,7 +99,10 @@ mod tests {
             log.note(number, &FlowKey::default(), 3, &at(7));
             taken.extend(log.take());
         }
-        assert_eq!(taken.iter().map(|note| note.about).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+        assert_eq!(
+            taken.iter().map(|note| note.about).collect::<Vec<_>>(),
+            (0..10).collect::<Vec<_>>()
+        );
         assert!(taken.iter().all(|note| (note.ingress, note.missed) == (3, 0)));
         (0..20).for_each(|number| log.note(number, &FlowKey::default(), 3, &at(8)));
         // The notes of second 8 have not been taken: the log is full.

@@ -11,7 +11,9 @@ mod statistics;
 mod table;
 
 pub use log::{Log, Note};
-pub use pool::{BLOCK_LEN, BlockMask, Lease, Numbers, PartitionPool, Pool, PoolBackend, PoolEffect, RequestPool};
+pub use pool::{
+    BLOCK_LEN, BlockMask, Lease, Numbers, PartitionPool, Pool, PoolBackend, PoolEffect, RequestPool,
+};
 pub use statistics::{Counters, Gauge, Part, ReadOnly};
 pub use table::Table;
 

@@ -163,14 +163,22 @@ impl<P> Pool<P> {
 
     /// Leases a number inside `preferred` if one is at hand, else any other. Marks the
     /// packet non-deterministic.
-    pub fn lease_within(&mut self, preferred: Range<u32>, cx: &mut Opening<'_>) -> Lease<Leased<P>> {
+    pub fn lease_within(
+        &mut self,
+        preferred: Range<u32>,
+        cx: &mut Opening<'_>,
+    ) -> Lease<Leased<P>> {
         cx.mark_nondeterministic();
         self.granted(&preferred, None)
     }
 
     /// As [`Pool::lease_within`], but earlier leases do not tell which of the numbers at
     /// hand is next (RFC 6056, section 3.3.1).
-    pub fn lease_random(&mut self, preferred: Range<u32>, cx: &mut Opening<'_>) -> Lease<Leased<P>> {
+    pub fn lease_random(
+        &mut self,
+        preferred: Range<u32>,
+        cx: &mut Opening<'_>,
+    ) -> Lease<Leased<P>> {
         let random = cx.random();
         self.granted(&preferred, Some(random))
     }
@@ -265,7 +273,8 @@ impl Numbers {
         match event {
             FlowEvent::Accepted => {
                 let at = self.loose.iter().position(|loose| *loose == number);
-                self.loose.swap_remove(at.expect("a flow keeps what was leased when it was opened"));
+                self.loose
+                    .swap_remove(at.expect("a flow keeps what was leased when it was opened"));
             }
             FlowEvent::Ended => self.backend.give_back(number),
             FlowEvent::Arrived => {
@@ -286,7 +295,10 @@ impl Numbers {
 
     fn end_recount(&mut self) {
         let unnamed = self.unnamed.take().unwrap_or_default();
-        (0..).zip(unnamed).filter(|(_, is_unnamed)| *is_unnamed).for_each(|(number, _)| self.backend.give_back(number));
+        (0..)
+            .zip(unnamed)
+            .filter(|(_, is_unnamed)| *is_unnamed)
+            .for_each(|(number, _)| self.backend.give_back(number));
     }
 
     /// Replaces the backend. For the runtime, before the first lease.
@@ -302,7 +314,10 @@ impl Numbers {
 
 impl core::fmt::Debug for Numbers {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Numbers").field("size", &self.size).field("available", &self.backend.available()).finish()
+        f.debug_struct("Numbers")
+            .field("size", &self.size)
+            .field("available", &self.backend.available())
+            .finish()
     }
 }
 
@@ -335,7 +350,16 @@ struct Block {
 impl Block {
     fn new(number: u32, leased: BlockMask, foreign: BlockMask) -> Block {
         let returned = VecDeque::with_capacity(BLOCK_LEN as usize);
-        let mut block = Block { number, leased, foreign, resting: [0; 4], returned, free: 0, next: 0, is_fresh: false };
+        let mut block = Block {
+            number,
+            leased,
+            foreign,
+            resting: [0; 4],
+            returned,
+            free: 0,
+            next: 0,
+            is_fresh: false,
+        };
         block.count();
         block
     }
@@ -404,7 +428,12 @@ impl Block {
     }
 
     fn count(&mut self) {
-        let taken: u32 = self.leased.iter().zip(&self.foreign).map(|(leased, foreign)| (leased | foreign).count_ones()).sum();
+        let taken: u32 = self
+            .leased
+            .iter()
+            .zip(&self.foreign)
+            .map(|(leased, foreign)| (leased | foreign).count_ones())
+            .sum();
         self.free = BLOCK_LEN - taken;
         self.wake();
     }
@@ -464,7 +493,9 @@ impl Visitors {
 
     /// Removes and returns the numbers of one block.
     fn take(&mut self, block: u32) -> BlockMask {
-        let Some(at) = self.at.get_mut(block as usize).filter(|at| **at != NOT_HELD) else { return [0; 4] };
+        let Some(at) = self.at.get_mut(block as usize).filter(|at| **at != NOT_HELD) else {
+            return [0; 4];
+        };
         let at = core::mem::replace(at, NOT_HELD);
         let (_, mask) = self.masks.swap_remove(at as usize);
         if let Some((moved, _)) = self.masks.get(at as usize) {
@@ -476,7 +507,9 @@ impl Visitors {
     fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let numbers = |(block, mask): &(u32, BlockMask)| {
             let (block, mask) = (*block, *mask);
-            (0..BLOCK_LEN).filter(move |bit| has(&mask, *bit)).map(move |bit| block * BLOCK_LEN + bit)
+            (0..BLOCK_LEN)
+                .filter(move |bit| has(&mask, *bit))
+                .map(move |bit| block * BLOCK_LEN + bit)
         };
         self.masks.iter().flat_map(numbers)
     }
@@ -552,7 +585,9 @@ impl PartitionPool {
     /// block may be shorter than the others.
     fn beyond(&self, block: u32) -> BlockMask {
         let mut mask = [0; 4];
-        (0..BLOCK_LEN).filter(|bit| block * BLOCK_LEN + bit >= self.size).for_each(|bit| set(&mut mask, bit, true));
+        (0..BLOCK_LEN)
+            .filter(|bit| block * BLOCK_LEN + bit >= self.size)
+            .for_each(|bit| set(&mut mask, bit, true));
         mask
     }
 }
@@ -567,7 +602,9 @@ impl PoolBackend for PartitionPool {
             self.cursor = (((random & 0xffff_ffff) * count as u64) >> 32) as usize;
         }
         let first = random.map(|random| (random >> 32) as u32 % BLOCK_LEN);
-        let inside = |block: &Block| preferred.start <= block.number * BLOCK_LEN && block.number * BLOCK_LEN < preferred.end;
+        let inside = |block: &Block| {
+            preferred.start <= block.number * BLOCK_LEN && block.number * BLOCK_LEN < preferred.end
+        };
         for (any, rests) in [(false, false), (false, true), (true, false), (true, true)] {
             for step in 0..count {
                 let index = (self.cursor + step) % count;
@@ -697,7 +734,11 @@ impl PoolBackend for PartitionPool {
     }
 
     fn is_held(&self, number: u32) -> bool {
-        match self.held.get((number / BLOCK_LEN) as usize).and_then(|index| self.blocks.get(*index as usize)) {
+        match self
+            .held
+            .get((number / BLOCK_LEN) as usize)
+            .and_then(|index| self.blocks.get(*index as usize))
+        {
             Some(block) => number < self.size && has(&block.leased, number % BLOCK_LEN),
             None => self.visitors.has(number),
         }
@@ -712,7 +753,11 @@ impl PoolBackend for PartitionPool {
     }
 
     fn held(&self) -> u32 {
-        let masks = self.blocks.iter().map(|block| &block.leased).chain(self.visitors.masks.iter().map(|(_, mask)| mask));
+        let masks = self
+            .blocks
+            .iter()
+            .map(|block| &block.leased)
+            .chain(self.visitors.masks.iter().map(|(_, mask)| mask));
         let taken: u32 = masks.flatten().map(|word| word.count_ones()).sum();
         // Numbers beyond the end of the pool count as leased.
         taken - (self.blocks.len() as u32 * BLOCK_LEN - self.granted())

@@ -37,7 +37,10 @@ impl Counters {
 
     /// Names and values, for reports: the counts of this runtime's flows.
     pub fn report(&self) -> impl Iterator<Item = (&str, u64)> + '_ {
-        self.names.iter().map(String::as_str).zip(self.part.own().iter().map(|value| value.unsigned_abs()))
+        self.names
+            .iter()
+            .map(String::as_str)
+            .zip(self.part.own().iter().map(|value| value.unsigned_abs()))
     }
 
     /// This runtime's part, for the sum over all runtimes.

@@ -20,7 +20,10 @@ pub struct Table<K, V> {
 impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
     /// An empty table for at most `limit` entries; allocates room for them now.
     pub fn new(limit: usize) -> Table<K, V> {
-        Table { entries: HashMap::with_capacity_and_hasher(limit, BuildHasherDefault::default()), limit }
+        Table {
+            entries: HashMap::with_capacity_and_hasher(limit, BuildHasherDefault::default()),
+            limit,
+        }
     }
 
     /// The value, if there is one.

@@ -1,4 +1,5 @@
-// no method named `give_back` found for struct `holdfast_nf::Pool<P>` in the current scope
+// no method named `give_back` found for struct `holdfast_nf::Pool<P>` in the current
+// scope
 include!("../cases/leaser.rs");
 
 leaser!(Ports, |port| Mapping { port }, |flow, shared, cx| {

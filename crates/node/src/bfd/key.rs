@@ -31,7 +31,10 @@ pub struct Key {
 
 impl core::fmt::Debug for Key {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Key").field("kind", &self.kind).field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Key")
+            .field("kind", &self.kind)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -68,7 +71,8 @@ impl Key {
 
     /// True if both keys are the same.
     pub fn is_same(&self, other: &Key) -> bool {
-        (self.kind, self.id) == (other.kind, other.id) && bool::from(self.secret().ct_eq(other.secret()))
+        (self.kind, self.id) == (other.kind, other.id)
+            && bool::from(self.secret().ct_eq(other.secret()))
     }
 
     fn is_meticulous(&self) -> bool {
@@ -78,7 +82,9 @@ impl Key {
     /// The authentication section of a packet before it is signed.
     pub(super) fn section(&self, sequence: u32) -> Authentication<'_> {
         match self.kind {
-            KeyKind::Password => Authentication::Password { key_id: self.id, password: self.secret() },
+            KeyKind::Password => {
+                Authentication::Password { key_id: self.id, password: self.secret() }
+            }
             KeyKind::KeyedSha1 | KeyKind::MeticulousKeyedSha1 => Authentication::Sha1 {
                 is_meticulous: self.is_meticulous(),
                 key_id: self.id,
@@ -102,14 +108,23 @@ impl Key {
     ///
     /// `last`: the number of the last packet that was taken, while it is valid (section
     /// 6.8.1, `bfd.AuthSeqKnown`).
-    pub(super) fn verify(&self, packet: &Control<'_>, payload: &[u8], last: Option<u32>) -> Result<Option<u32>, Discard> {
+    pub(super) fn verify(
+        &self,
+        packet: &Control<'_>,
+        payload: &[u8],
+        last: Option<u32>,
+    ) -> Result<Option<u32>, Discard> {
         match packet.authentication {
-            Some(Authentication::Password { key_id, password }) if self.kind == KeyKind::Password => {
+            Some(Authentication::Password { key_id, password })
+                if self.kind == KeyKind::Password =>
+            {
                 let is_right = key_id == self.id && bool::from(password.ct_eq(self.secret()));
                 if is_right { Ok(None) } else { Err(Discard::Unauthenticated) }
             }
             Some(Authentication::Sha1 { is_meticulous, key_id, sequence, digest })
-                if self.kind != KeyKind::Password && is_meticulous == self.is_meticulous() && key_id == self.id =>
+                if self.kind != KeyKind::Password
+                    && is_meticulous == self.is_meticulous()
+                    && key_id == self.id =>
             {
                 let signed = Control::signed(payload).filter(|signed| signed.len() >= DIGEST.end);
                 let signed = signed.ok_or(Discard::Unauthenticated)?;
@@ -124,7 +139,11 @@ impl Key {
                 let ahead = last.map(|last| sequence.wrapping_sub(last));
                 let least = u32::from(self.is_meticulous());
                 match ahead {
-                    Some(ahead) if ahead < least || ahead > 3 * u32::from(packet.detect_multiplier) => Err(Discard::Replayed),
+                    Some(ahead)
+                        if ahead < least || ahead > 3 * u32::from(packet.detect_multiplier) =>
+                    {
+                        Err(Discard::Replayed)
+                    }
                     _ => Ok(Some(sequence)),
                 }
             }

@@ -191,7 +191,8 @@ impl Session {
             // detection time from now on.
             heard: Some(now),
         };
-        let (was, down_for, since) = (state(Byte::State)?, diagnostic(Byte::DownFor)?, memory.0[Memory::SINCE]);
+        let (was, down_for, since) =
+            (state(Byte::State)?, diagnostic(Byte::DownFor)?, memory.0[Memory::SINCE]);
         if discriminator == 0 {
             return None;
         }
@@ -212,7 +213,8 @@ impl Session {
             is_resumed: true,
             ..session
         };
-        let is_missed_after = u64::from(up.settings.multiplier) * u64::from(up.transmit_interval()) * MICROSECOND;
+        let is_missed_after =
+            u64::from(up.settings.multiplier) * u64::from(up.transmit_interval()) * MICROSECOND;
         let is_missed = now.saturating_sub(memory.0[Memory::SENT_AT]) >= is_missed_after;
         if was == State::Up && up.remote.state == State::Up && !is_missed {
             up.decide();
@@ -222,7 +224,11 @@ impl Session {
             return Some(up);
         }
         let is_down_since = if was == State::Up { now } else { since };
-        let (downs, down_for) = if was == State::Up { (up.downs + 1, Diagnostic::TIME_EXPIRED) } else { (up.downs, down_for) };
+        let (downs, down_for) = if was == State::Up {
+            (up.downs + 1, Diagnostic::TIME_EXPIRED)
+        } else {
+            (up.downs, down_for)
+        };
         let decided = (up.settings.min_transmit.max(SLOW), up.settings.min_receive);
         Some(Session {
             state: State::Down,
@@ -372,7 +378,8 @@ impl Session {
         if self.settings.key.as_ref().is_some_and(|own| own.is_same(&key)) {
             return false;
         }
-        self.former = self.settings.key.replace(key).map(|former| (former, now.saturating_add(BOTH_COUNT)));
+        self.former =
+            self.settings.key.replace(key).map(|former| (former, now.saturating_add(BOTH_COUNT)));
         true
     }
 
@@ -421,7 +428,12 @@ impl Session {
     ///
     /// # Errors
     /// The reason why the packet is not believed; then nothing has changed.
-    pub fn handle(&mut self, packet: &Control<'_>, payload: &[u8], now: u64) -> Result<Option<Change>, Discard> {
+    pub fn handle(
+        &mut self,
+        packet: &Control<'_>,
+        payload: &[u8],
+        now: u64,
+    ) -> Result<Option<Change>, Discard> {
         let sequence = match &self.settings.key {
             None if packet.authentication.is_some() => return Err(Discard::Unauthenticated),
             None => None,
@@ -461,15 +473,20 @@ impl Session {
                 Poll::Idle | Poll::Wanted => {}
             }
         }
-        self.taken = sequence.map(|sequence| (sequence, now.saturating_add(2 * self.detection_time())));
+        self.taken =
+            sequence.map(|sequence| (sequence, now.saturating_add(2 * self.detection_time())));
         if self.state == State::AdminDown {
             return Ok(None);
         }
         self.owes_final |= packet.poll;
         let next = match (self.state, packet.state) {
-            (State::Init | State::Up, State::AdminDown) => Some((State::Down, Diagnostic::NEIGHBOR_SIGNALED_DOWN)),
+            (State::Init | State::Up, State::AdminDown) => {
+                Some((State::Down, Diagnostic::NEIGHBOR_SIGNALED_DOWN))
+            }
             (State::Down, State::Down) => Some((State::Init, Diagnostic::NONE)),
-            (State::Down, State::Init) | (State::Init, State::Init | State::Up) => Some((State::Up, Diagnostic::NONE)),
+            (State::Down, State::Init) | (State::Init, State::Init | State::Up) => {
+                Some((State::Up, Diagnostic::NONE))
+            }
             (State::Up, State::Down) => Some((State::Down, Diagnostic::NEIGHBOR_SIGNALED_DOWN)),
             _ => None,
         };
@@ -507,7 +524,8 @@ impl Session {
             return None;
         }
         // A side that has not heard of the end expects packets as often as before.
-        let interval = if self.is_taking_leave() { self.last_interval } else { self.transmit_interval() };
+        let interval =
+            if self.is_taking_leave() { self.last_interval } else { self.transmit_interval() };
         let interval = u64::from(interval) * MICROSECOND;
         // Jitter of section 6.8.7: shorter by 0 to 25 %, and by 10 % at least if the
         // other side waits for one packet only.
@@ -519,7 +537,12 @@ impl Session {
 
     /// Writes the next packet that is due into `into` and returns its length. Call it
     /// until there is none. `random`: one number for each packet's jitter.
-    pub fn poll_transmit(&mut self, now: u64, random: &mut dyn FnMut() -> u64, into: &mut [u8; MAX_LEN]) -> Option<usize> {
+    pub fn poll_transmit(
+        &mut self,
+        now: u64,
+        random: &mut dyn FnMut() -> u64,
+        into: &mut [u8; MAX_LEN],
+    ) -> Option<usize> {
         if self.due().is_none_or(|due| now < due) {
             return None;
         }

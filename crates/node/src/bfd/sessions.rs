@@ -64,7 +64,12 @@ impl Sessions {
     ///
     /// # Panics
     /// As [`Sessions::new`].
-    pub fn resume(peers: Vec<Peer>, memories: &[Option<Memory>], random: &mut dyn FnMut() -> u64, now: u64) -> Sessions {
+    pub fn resume(
+        peers: Vec<Peer>,
+        memories: &[Option<Memory>],
+        random: &mut dyn FnMut() -> u64,
+        now: u64,
+    ) -> Sessions {
         assert!(peers.len() <= MAX_SESSIONS);
         let ports = u32::from(u16::MAX - MIN_SOURCE_PORT) + 1;
         let first_port = (random() >> 32) as u32 % ports;
@@ -76,14 +81,21 @@ impl Sessions {
                 let discriminator = ((numbers >> 32) as u32 | 1 << 31) & !0xff | at;
                 let source_port = MIN_SOURCE_PORT + ((first_port + at) % ports) as u16;
                 let resume = |memory: &Memory| {
-                    let is_own =
-                        |session: &Session| session.discriminator() & 0xff == at && memory.source_port() >= MIN_SOURCE_PORT;
+                    let is_own = |session: &Session| {
+                        session.discriminator() & 0xff == at
+                            && memory.source_port() >= MIN_SOURCE_PORT
+                    };
                     Session::resume(peer.settings.clone(), memory, now)
                         .filter(is_own)
                         .map(|session| (session, memory.source_port()))
                 };
                 let resumed = memories.get(at as usize).and_then(Option::as_ref).and_then(resume);
-                let new = || (Session::new(peer.settings.clone(), discriminator, numbers as u32, now), source_port);
+                let new = || {
+                    (
+                        Session::new(peer.settings.clone(), discriminator, numbers as u32, now),
+                        source_port,
+                    )
+                };
                 let (session, source_port) = resumed.unwrap_or_else(new);
                 Entry { port: peer.port, address: peer.address, source_port, session }
             })
@@ -94,7 +106,8 @@ impl Sessions {
     }
 
     fn look_ahead(&mut self) {
-        self.next = self.entries.iter().map(|entry| entry.session.poll_timeout()).min().unwrap_or(u64::MAX);
+        self.next =
+            self.entries.iter().map(|entry| entry.session.poll_timeout()).min().unwrap_or(u64::MAX);
     }
 
     /// The number of sessions.
@@ -150,7 +163,13 @@ impl Sessions {
     ///
     /// # Errors
     /// The reason why it is discarded; then nothing has changed.
-    pub fn handle(&mut self, port: u8, source: &[u8; 16], payload: &[u8], now: u64) -> Result<Option<(usize, Change)>, Discard> {
+    pub fn handle(
+        &mut self,
+        port: u8,
+        source: &[u8; 16],
+        payload: &[u8],
+        now: u64,
+    ) -> Result<Option<(usize, Change)>, Discard> {
         let packet = Control::parse(payload).map_err(Discard::Malformed)?;
         let at = match packet.your_discriminator {
             0 => self.find(port, source),
@@ -182,13 +201,24 @@ impl Sessions {
     }
 
     /// Writes the next packet that is due into `into`. Call it until there is none.
-    pub fn poll_transmit(&mut self, now: u64, random: &mut dyn FnMut() -> u64, into: &mut [u8; MAX_LEN]) -> Option<Outgoing> {
+    pub fn poll_transmit(
+        &mut self,
+        now: u64,
+        random: &mut dyn FnMut() -> u64,
+        into: &mut [u8; MAX_LEN],
+    ) -> Option<Outgoing> {
         if now < self.next {
             return None;
         }
         for (at, entry) in self.entries.iter_mut().enumerate() {
             if let Some(len) = entry.session.poll_transmit(now, random, into) {
-                return Some(Outgoing { at, port: entry.port, peer: entry.address, source_port: entry.source_port, len });
+                return Some(Outgoing {
+                    at,
+                    port: entry.port,
+                    peer: entry.address,
+                    source_port: entry.source_port,
+                    len,
+                });
             }
         }
         self.look_ahead();

@@ -92,7 +92,14 @@ pub(super) struct Answer {
 }
 
 /// Writes a frame, without a number if it only acknowledges. [`refresh`] completes it.
-pub(super) fn write(bytes: &mut Vec<u8>, me: Peer, to: NodeId, cluster: u32, sequence: Option<u32>, records: &[u8]) {
+pub(super) fn write(
+    bytes: &mut Vec<u8>,
+    me: Peer,
+    to: NodeId,
+    cluster: u32,
+    sequence: Option<u32>,
+    records: &[u8],
+) {
     bytes.clear();
     bytes.reserve(ETHERNET_LEN + HEADER_LEN + records.len());
     bytes.extend_from_slice(&mac_of(to));
@@ -182,13 +189,20 @@ impl<'a> Overheard<'a> {
     pub fn read(frame: &'a [u8]) -> Option<Overheard<'a>> {
         let (ethernet, rest) = frame.split_at_checked(ETHERNET_LEN)?;
         let (header, records) = Header::ref_from_prefix(rest).ok()?;
-        let is_ours =
-            ethernet[12..] == ETHERTYPE_FABRIC.to_be_bytes() && header.magic.get() == MAGIC && header.version == VERSION;
+        let is_ours = ethernet[12..] == ETHERTYPE_FABRIC.to_be_bytes()
+            && header.magic.get() == MAGIC
+            && header.version == VERSION;
         let records = records.get(..usize::from(header.length.get()))?;
         let is_readable = is_ours && header.flags & SEALED == 0 && are_records(records);
         is_readable.then(|| Overheard {
-            source: Peer { node: header.source.get(), incarnation: header.source_incarnation.get() },
-            destination: Peer { node: header.destination.get(), incarnation: header.destination_incarnation.get() },
+            source: Peer {
+                node: header.source.get(),
+                incarnation: header.source_incarnation.get(),
+            },
+            destination: Peer {
+                node: header.destination.get(),
+                incarnation: header.destination_incarnation.get(),
+            },
             sequence: header.sequence.get(),
             acknowledgement: header.acknowledgement.get(),
             records,
@@ -200,7 +214,8 @@ impl<'a> Overheard<'a> {
         let mut rest = self.records;
         core::iter::from_fn(move || {
             let (&[kind, high, low], behind) = rest.split_first_chunk::<RECORD_HEADER_LEN>()?;
-            let (body, behind) = behind.split_at_checked(usize::from(u16::from_be_bytes([high, low])))?;
+            let (body, behind) =
+                behind.split_at_checked(usize::from(u16::from_be_bytes([high, low])))?;
             rest = behind;
             Some((kind, body))
         })

@@ -79,13 +79,18 @@ impl Inbox {
     /// record is given up if its sender began a new incarnation, or its parts do not fit
     /// together.
     fn take_part(&mut self, from: Peer, body: &[u8]) {
-        let Some((&[kind, place], body)) = body.split_first_chunk::<PART_HEADER_LEN>() else { return };
+        let Some((&[kind, place], body)) = body.split_first_chunk::<PART_HEADER_LEN>() else {
+            return;
+        };
         let (is_first, is_last) = (place & FIRST_PART != 0, place & LAST_PART != 0);
         if is_first {
             self.parts.retain(|(peer, ..)| peer.node != from.node);
             self.parts.push((from, kind, Vec::new()));
         }
-        let Some(at) = self.parts.iter().position(|(peer, of, _)| *peer == from && *of == kind) else { return };
+        let Some(at) = self.parts.iter().position(|(peer, of, _)| *peer == from && *of == kind)
+        else {
+            return;
+        };
         let (.., record) = &mut self.parts[at];
         if record.len() + body.len() > MAX_LONG_RECORD {
             self.parts.swap_remove(at);

@@ -111,13 +111,29 @@ impl Opener {
 
     /// Encrypts in place. Returns the tag, which authenticates `associated` too; `None`
     /// for more bytes than any frame has.
-    pub(crate) fn encrypt(&self, counter: u64, associated: &[u8], bytes: &mut [u8]) -> Option<[u8; TAG_LEN]> {
-        self.cipher.encrypt_inout_detached(&nonce(counter), associated, bytes.into()).ok().map(Into::into)
+    pub(crate) fn encrypt(
+        &self,
+        counter: u64,
+        associated: &[u8],
+        bytes: &mut [u8],
+    ) -> Option<[u8; TAG_LEN]> {
+        self.cipher
+            .encrypt_inout_detached(&nonce(counter), associated, bytes.into())
+            .ok()
+            .map(Into::into)
     }
 
     /// Decrypts in place. False if the tag is wrong; the bytes are garbage then.
-    pub(crate) fn decrypt(&self, counter: u64, associated: &[u8], bytes: &mut [u8], tag: [u8; TAG_LEN]) -> bool {
-        self.cipher.decrypt_inout_detached(&nonce(counter), associated, bytes.into(), &tag.into()).is_ok()
+    pub(crate) fn decrypt(
+        &self,
+        counter: u64,
+        associated: &[u8],
+        bytes: &mut [u8],
+        tag: [u8; TAG_LEN],
+    ) -> bool {
+        self.cipher
+            .decrypt_inout_detached(&nonce(counter), associated, bytes.into(), &tag.into())
+            .is_ok()
     }
 }
 
@@ -174,7 +190,13 @@ fn derive((number, root): &(u8, Hkdf<Sha256>), name: &[&[u8]]) -> Opener {
 /// Calls `derive` with the name of the key under which a node seals messages in one life.
 fn named<T>(cluster: u32, peer: Peer, life: u64, derive: impl FnOnce(&[&[u8]]) -> T) -> T {
     let node = peer.node.to_be_bytes();
-    derive(&[b"holdfast fabric 2", &cluster.to_be_bytes(), &node, &peer.incarnation.to_be_bytes(), &life.to_be_bytes()])
+    derive(&[
+        b"holdfast fabric 2",
+        &cluster.to_be_bytes(),
+        &node,
+        &peer.incarnation.to_be_bytes(),
+        &life.to_be_bytes(),
+    ])
 }
 
 impl Seal {
@@ -193,7 +215,10 @@ impl Seal {
     }
 
     pub(super) fn set_keys(&mut self, ring: &KeyRing) {
-        *self = Seal { scratch: core::mem::take(&mut self.scratch), ..Seal::new(self.me, self.cluster, self.life, ring) };
+        *self = Seal {
+            scratch: core::mem::take(&mut self.scratch),
+            ..Seal::new(self.me, self.cluster, self.life, ring)
+        };
     }
 
     pub(super) fn life(&self) -> u64 {
@@ -221,16 +246,25 @@ impl Seal {
 
     /// True if the frame's sender has a key of the cluster; [`Seal::opened`] then has its
     /// records. `known` are the keys of the sender's life, if it is known.
-    pub(super) fn open(&mut self, header: &Header, records: &[u8], known: Option<&[Opener]>) -> bool {
+    pub(super) fn open(
+        &mut self,
+        header: &Header,
+        records: &[u8],
+        known: Option<&[Opener]>,
+    ) -> bool {
         let made;
         let known = known.map(|known| known.iter().find(|opener| opener.number == header.key));
         let opener = match known {
             Some(Some(opener)) => opener,
             Some(None) => return false,
             None => {
-                let peer = Peer { node: header.source.get(), incarnation: header.source_incarnation.get() };
-                let derived =
-                    named(self.cluster, peer, header.source_life.get(), |name| self.roots.derive_numbered(header.key, name));
+                let peer = Peer {
+                    node: header.source.get(),
+                    incarnation: header.source_incarnation.get(),
+                };
+                let derived = named(self.cluster, peer, header.source_life.get(), |name| {
+                    self.roots.derive_numbered(header.key, name)
+                });
                 let Some(derived) = derived else { return false };
                 made = derived;
                 &made

@@ -148,7 +148,8 @@ impl Channel {
     /// Sets the sequence numbers as after many frames.
     #[cfg(test)]
     pub(super) fn start_at(&mut self, sequence: u32) {
-        (self.next_sequence, self.expected, self.limit) = (sequence, sequence, sequence.wrapping_add(FIRST_CREDIT));
+        (self.next_sequence, self.expected, self.limit) =
+            (sequence, sequence, sequence.wrapping_add(FIRST_CREDIT));
     }
 
     /// True if the peer's incarnation is known, and with keys its life number. Before
@@ -172,7 +173,8 @@ impl Channel {
     /// frame to it has arrived.
     fn is_unproven(&self) -> bool {
         let sent = self.next_sequence.wrapping_sub(1);
-        let has_arrived = self.flight.len() as u32 != sent || self.flight.iter().any(|sent| sent.arrived);
+        let has_arrived =
+            self.flight.len() as u32 != sent || self.flight.iter().any(|sent| sent.arrived);
         !self.is_certain && self.expected == 1 && !has_arrived
     }
 
@@ -187,7 +189,9 @@ impl Channel {
     pub(super) fn is_past(&self, peer: Peer) -> bool {
         let known = self.peer.incarnation;
         let is_certain = self.is_certain || self.is_closed;
-        known != 0 && (is_certain && after(known, peer.incarnation) || self.is_closed && known == peer.incarnation)
+        known != 0
+            && (is_certain && after(known, peer.incarnation)
+                || self.is_closed && known == peer.incarnation)
     }
 
     /// True if a later incarnation has sent or received something here: its channel
@@ -216,7 +220,8 @@ impl Channel {
     /// Begins to ask the incarnation for proof. False if it, or another, was asked a
     /// moment ago.
     pub(super) fn begin_challenge(&mut self, incarnation: u32, now: u64, pause: u64) -> bool {
-        let is_due = self.challenge.is_none_or(|challenge| now >= challenge.at.saturating_add(pause));
+        let is_due =
+            self.challenge.is_none_or(|challenge| now >= challenge.at.saturating_add(pause));
         if is_due {
             let same = self.challenge.filter(|challenge| challenge.incarnation == incarnation);
             let counters = same.map_or([0; 16], |challenge| challenge.counters);
@@ -227,7 +232,9 @@ impl Channel {
 
     /// Notes the counter of the frame that asked this incarnation for proof.
     pub(super) fn note_challenge(&mut self, incarnation: u32, counter: u64) {
-        if let Some(challenge) = self.challenge.as_mut().filter(|challenge| challenge.incarnation == incarnation) {
+        if let Some(challenge) =
+            self.challenge.as_mut().filter(|challenge| challenge.incarnation == incarnation)
+        {
             challenge.counters.rotate_right(1);
             challenge.counters[0] = counter as u32;
         }
@@ -235,7 +242,9 @@ impl Channel {
 
     /// True if the peer has repeated the counter of a frame that asked it for proof.
     pub(super) fn has_answered(&self, peer: Peer, counter: u32) -> bool {
-        let is_answer = |challenge: Challenge| challenge.incarnation == peer.incarnation && challenge.counters.contains(&counter);
+        let is_answer = |challenge: Challenge| {
+            challenge.incarnation == peer.incarnation && challenge.counters.contains(&counter)
+        };
         counter != 0 && self.challenge.is_some_and(is_answer)
     }
 
@@ -270,7 +279,8 @@ impl Channel {
             return !is_unproven;
         }
         // No incarnation was known: waiting records are for whichever comes.
-        (self.peer, self.is_closed, self.is_certain, self.asked, self.backoff) = (peer, false, false, None, 0);
+        (self.peer, self.is_closed, self.is_certain, self.asked, self.backoff) =
+            (peer, false, false, None, 0);
         false
     }
 
@@ -298,7 +308,12 @@ impl Channel {
 
     /// Refuses frames of another life of the same incarnation, and replayed ones. For
     /// frames whose seal has been opened.
-    pub(super) fn accept_counter(&mut self, peer: Peer, life: u64, counter: u64) -> Result<(), DropReason> {
+    pub(super) fn accept_counter(
+        &mut self,
+        peer: Peer,
+        life: u64,
+        counter: u64,
+    ) -> Result<(), DropReason> {
         if self.peer != peer || self.life == 0 {
             return Ok(());
         }
@@ -356,7 +371,9 @@ impl Channel {
 
     /// True if the next frame may be sent.
     pub(super) fn may_send(&self) -> bool {
-        self.has_queued() && self.flight.len() < WINDOW as usize && self.has_credit(self.next_sequence)
+        self.has_queued()
+            && self.flight.len() < WINDOW as usize
+            && self.has_credit(self.next_sequence)
     }
 
     /// True if records wait, the peer has no room, and no frame is under way whose answer
@@ -405,7 +422,13 @@ impl Channel {
 
     /// Takes the peer's acknowledgement (frames before `acknowledgement`, and those in
     /// the bitmap after it) and its credit.
-    pub(super) fn handle_answer(&mut self, answer: Answer, counter: u64, now: u64, spare: &mut Vec<Vec<u8>>) {
+    pub(super) fn handle_answer(
+        &mut self,
+        answer: Answer,
+        counter: u64,
+        now: u64,
+        spare: &mut Vec<Vec<u8>>,
+    ) {
         let Answer { acknowledgement, selective, credit } = answer;
         if after(acknowledgement, self.next_sequence) {
             return;
@@ -429,7 +452,9 @@ impl Channel {
             self.is_certain |= self.heard > 0;
             (self.heard, self.behind, self.heard_at) = (counter, (0, 0), Some(now));
             let limit = acknowledgement.wrapping_add(credit.into());
-            if self.flight.front().is_some_and(|front| !after(self.limit, front.sequence) && after(limit, front.sequence)) {
+            if self.flight.front().is_some_and(|front| {
+                !after(self.limit, front.sequence) && after(limit, front.sequence)
+            }) {
                 // The peer was silent for want of room only.
                 self.backoff = 0;
             }
@@ -438,7 +463,10 @@ impl Channel {
             if self.flight.back().is_some_and(|last| !after(self.limit, last.sequence)) {
                 self.is_disturbed = true;
                 for sent in &mut self.flight {
-                    if !sent.arrived && !after(self.limit, sent.sequence) && after(limit, sent.sequence) {
+                    if !sent.arrived
+                        && !after(self.limit, sent.sequence)
+                        && after(limit, sent.sequence)
+                    {
                         sent.is_due = true;
                     }
                 }

@@ -39,13 +39,19 @@ fn pair(config: FabricConfig, ring: Option<&KeyRing>) -> (Fabric, Fabric) {
 fn endpoint(me: Peer, config: FabricConfig, ring: Option<&KeyRing>) -> Fabric {
     let mut fabric = Fabric::new(me, config);
     if let Some(ring) = ring {
-        fabric.authenticate(ring, NonZeroU64::new(u64::from(me.incarnation) << 16 | u64::from(me.node)).unwrap());
+        fabric.authenticate(
+            ring,
+            NonZeroU64::new(u64::from(me.incarnation) << 16 | u64::from(me.node)).unwrap(),
+        );
     }
     fabric
 }
 
 fn ring(numbers: &[u8]) -> KeyRing {
-    KeyRing::new(numbers.iter().map(|number| Key { number: *number, secret: [*number; 32] }).collect()).unwrap()
+    KeyRing::new(
+        numbers.iter().map(|number| Key { number: *number, secret: [*number; 32] }).collect(),
+    )
+    .unwrap()
 }
 
 /// Passes frames to and fro, without losses, until neither side has anything to send.

@@ -29,7 +29,13 @@ pub struct ClusterConfig {
 impl ClusterConfig {
     /// The only cluster: so many runtimes for so many chains.
     pub fn only(runtimes: u16, chains: u16, promises: bool) -> Vec<ClusterConfig> {
-        vec![ClusterConfig { runtimes, spare: 0, scaling: None, chains: (0..chains).collect(), promises }]
+        vec![ClusterConfig {
+            runtimes,
+            spare: 0,
+            scaling: None,
+            chains: (0..chains).collect(),
+            promises,
+        }]
     }
 }
 
@@ -49,7 +55,12 @@ impl Coordinator {
     /// The oldest version that a switch uses; 0 while a switch is missing.
     pub fn rules_in_force(&self) -> u64 {
         let are_all_there = self.switches.len() == self.memory.services.len();
-        self.switches.iter().map(|(_, version)| *version).min().filter(|_| are_all_there).unwrap_or(0)
+        self.switches
+            .iter()
+            .map(|(_, version)| *version)
+            .min()
+            .filter(|_| are_all_there)
+            .unwrap_or(0)
     }
 
     fn renew_rules(&mut self, rules: RuleSet) {
@@ -63,7 +74,8 @@ impl Coordinator {
     fn push_rules(&mut self, to: NodeId) {
         // Each switch gets the rules of its chains.
         let memory = &self.memory;
-        let rules = memory.rules.of_chains(|chain| switch_number(to) == Some(memory.switch_of(chain)));
+        let rules =
+            memory.rules.of_chains(|chain| switch_number(to) == Some(memory.switch_of(chain)));
         let messages = rules.messages(self.fabric.max_record());
         self.pending.extend(messages.into_iter().map(|message| (to, message)));
     }
@@ -72,7 +84,9 @@ impl Coordinator {
     /// were sent twice.
     pub(super) fn handle_rules(&mut self, version: u64, part: u16, parts: u16, rules: Vec<Rule>) {
         match self.coming.take(version, part, parts, rules) {
-            Ok(Some(rules)) if rules.version() > self.memory.rules.version() => self.renew_rules(rules),
+            Ok(Some(rules)) if rules.version() > self.memory.rules.version() => {
+                self.renew_rules(rules)
+            }
             Ok(_) => {}
             Err(reason) => self.drops.count(reason),
         }
@@ -103,7 +117,10 @@ impl Coordinator {
         if version > newest {
             // The version is from an earlier incarnation of this coordinator whose log is
             // lost: the present rules count.
-            self.renew_rules(RuleSet::new(version.saturating_add(1), self.memory.rules.rules().to_vec()));
+            self.renew_rules(RuleSet::new(
+                version.saturating_add(1),
+                self.memory.rules.rules().to_vec(),
+            ));
         } else if version < newest {
             self.push_rules(from.node);
         }

@@ -29,7 +29,9 @@ impl Coordinator {
         let is_pending = |other: usize| {
             let is_meant = other != at && self.memory.places[other].member.host == host;
             let hearing = &self.hearings[other];
-            is_meant && (hearing.is_doubted || hearing.suspected == Some(Cause::Hung)) && !self.is_fenced(other)
+            is_meant
+                && (hearing.is_doubted || hearing.suspected == Some(Cause::Hung))
+                && !self.is_fenced(other)
         };
         self.is_joined() && (0..self.hearings.len()).any(is_pending)
     }
@@ -46,12 +48,20 @@ impl Coordinator {
         }
         let cluster = self.memory.places[at].member.cluster;
         let heard = self.memory.places.iter().zip(&self.hearings).enumerate();
-        let heard = heard.filter(|(other, (place, _))| *other != at && place.member.cluster == cluster);
-        let mut others = heard.map(|(_, (place, hearing))| (place.member.state, now.saturating_sub(hearing.last_heard)));
-        let is_witness = |heard: u64| heard <= timeout && (heard + timeout / 2 <= silent || is_planted(Fault::BelievesLastHeard));
-        let is_anybody_heard = others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
+        let heard =
+            heard.filter(|(other, (place, _))| *other != at && place.member.cluster == cluster);
+        let mut others = heard.map(|(_, (place, hearing))| {
+            (place.member.state, now.saturating_sub(hearing.last_heard))
+        });
+        let is_witness = |heard: u64| {
+            heard <= timeout
+                && (heard + timeout / 2 <= silent || is_planted(Fault::BelievesLastHeard))
+        };
+        let is_anybody_heard =
+            others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
         let may_wait = silent <= timeout + timeout / 2;
-        is_anybody_heard && !(may_wait && self.may_fail_together(at, now)) || silent > timeout.saturating_mul(HOPELESS)
+        is_anybody_heard && !(may_wait && self.may_fail_together(at, now))
+            || silent > timeout.saturating_mul(HOPELESS)
     }
 
     /// True if another runtime of its host has been silent for nearly as long: that one
@@ -61,7 +71,9 @@ impl Coordinator {
         let is_silent = |(other, (place, hearing)): (usize, (&Place, &Hearing))| {
             let is_meant = other != at && place.member.host == host && hearing.suspected.is_none();
             let serves = place.member.state.serves();
-            is_meant && serves && (timeout / 2..=timeout).contains(&now.saturating_sub(hearing.last_heard))
+            is_meant
+                && serves
+                && (timeout / 2..=timeout).contains(&now.saturating_sub(hearing.last_heard))
         };
         self.is_joined() && self.memory.places.iter().zip(&self.hearings).enumerate().any(is_silent)
     }
@@ -72,7 +84,8 @@ impl Coordinator {
         let has_ended = |coordinator: &Coordinator, at: usize| {
             let is_hung = coordinator.hearings[at].suspected == Some(Cause::Hung);
             let was_drained = coordinator.has_drained(coordinator.memory.places[at].member.peer());
-            coordinator.is_fenced(at) && (!is_hung || was_drained || !coordinator.is_one_of_several(at))
+            coordinator.is_fenced(at)
+                && (!is_hung || was_drained || !coordinator.is_one_of_several(at))
         };
         let mut is_any = false;
         while let Some(at) = (0..self.hearings.len()).find(|at| has_ended(self, *at)) {
@@ -92,9 +105,21 @@ impl Coordinator {
         let cluster = self.memory.places[at].member.cluster;
         let serves = |place: &Place| place.member.cluster == cluster && place.member.state.serves();
         let of_his = self.memory.places.iter().map(serves);
-        let newest = self.hearings.iter().zip(of_his).filter(|(_, serves)| *serves).map(|(hearing, _)| hearing.last_heard);
-        if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout / 2) {
-            let silent = self.hearings.iter_mut().zip(self.memory.places.iter().map(serves)).filter(|(_, serves)| *serves);
+        let newest = self
+            .hearings
+            .iter()
+            .zip(of_his)
+            .filter(|(_, serves)| *serves)
+            .map(|(hearing, _)| hearing.last_heard);
+        if newest
+            .max()
+            .is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout / 2)
+        {
+            let silent = self
+                .hearings
+                .iter_mut()
+                .zip(self.memory.places.iter().map(serves))
+                .filter(|(_, serves)| *serves);
             silent.for_each(|(hearing, _)| hearing.last_heard = now);
         }
     }
@@ -107,7 +132,8 @@ impl Coordinator {
     pub(super) fn doubt(&mut self, at: usize, silent: u64) {
         let Member { node, incarnation, host, .. } = self.memory.places[at].member;
         let is_hopeless = silent > self.config.hang_timeout.saturating_mul(HOPELESS);
-        let is_unasked = is_planted(Fault::TakesStarvedForDead) || is_planted(Fault::BelievesLastHeard);
+        let is_unasked =
+            is_planted(Fault::TakesStarvedForDead) || is_planted(Fault::BelievesLastHeard);
         let is_gone = self.is_joined() && self.is_gone(host, self.last_turn);
         if is_hopeless || is_unasked || is_gone {
             return self.suspect(at, Cause::Hung);
@@ -125,7 +151,8 @@ impl Coordinator {
     /// The runtime's host says that it does not stand still.
     pub(super) fn spare(&mut self, peer: Peer, now: u64) {
         if let Some(at) = self.at(peer) {
-            (self.hearings[at].is_doubted, self.hearings[at].spared_until) = (false, now + self.config.hang_timeout / 4);
+            (self.hearings[at].is_doubted, self.hearings[at].spared_until) =
+                (false, now + self.config.hang_timeout / 4);
         }
     }
 
@@ -143,7 +170,11 @@ impl Coordinator {
     pub(super) fn fail(&mut self, at: usize, now: u64) {
         let peer = self.memory.places[at].member.peer();
         let hearing = core::mem::replace(&mut self.hearings[at], Hearing::new(now, false));
-        let cause = if self.has_drained(peer) { Cause::Drained } else { hearing.suspected.unwrap_or(Cause::Exited) };
+        let cause = if self.has_drained(peer) {
+            Cause::Drained
+        } else {
+            hearing.suspected.unwrap_or(Cause::Exited)
+        };
         let sent = hearing.fenced.iter().map(|(_, flows)| *flows).sum::<Option<u64>>();
         let flows = sent.or(hearing.last).unwrap_or(hearing.report.flows);
         let mut notice = hearing.notice;
@@ -168,7 +199,8 @@ impl Coordinator {
         let Peer { node, incarnation } = self.memory.places[at].member.peer();
         let own = self.memory.places[at].member.host;
         let serving = self.serving_hosts();
-        let asked = [own].into_iter().filter(|own| !serving.contains(own)).chain(serving.iter().copied());
+        let asked =
+            [own].into_iter().filter(|own| !serving.contains(own)).chain(serving.iter().copied());
         for host in asked.filter(|host| self.hearings[at].fenced.iter().all(|(by, _)| by != host)) {
             self.pending.push((manager_of(host), Control::Fence { node, incarnation }));
         }
@@ -182,13 +214,19 @@ impl Coordinator {
                 // A sweep may be sent twice. Claimants that waited may have waited for
                 // this sweep, and their claims since may lead to another dead runtime; a
                 // new incarnation of the switch waits for the final sweep.
-                let known = self.swept.iter_mut().find(|swept| swept.dead == dead && swept.observer == observer);
+                let known = self
+                    .swept
+                    .iter_mut()
+                    .find(|swept| swept.dead == dead && swept.observer == observer);
                 match known {
                     Some(swept) if swept.is_over || !is_over => continue,
                     Some(swept) => swept.is_over = true,
                     None => self.swept.push(Swept { observer, dead, is_over }),
                 }
-                self.pending.push((observer, Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over }));
+                self.pending.push((
+                    observer,
+                    Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over },
+                ));
             }
         }
     }

@@ -68,13 +68,24 @@ impl HostsConfig {
     /// The initial services, before any host is known.
     pub(super) fn services(&self) -> Vec<Serving> {
         let host = self.hosts.iter().position(|host| host.has_ports).unwrap_or(0) as u16;
-        let service = |place: &SwitchPlace| Serving { chains: place.chains.clone(), host, life: 0, term: 0, switch_life: 0 };
+        let service = |place: &SwitchPlace| Serving {
+            chains: place.chains.clone(),
+            host,
+            life: 0,
+            term: 0,
+            switch_life: 0,
+        };
         self.switches.iter().map(service).collect()
     }
 
     /// The hosts of runtimes, in the order of their places: by turns.
     pub(super) fn places(&self) -> impl Iterator<Item = u16> + Clone + '_ {
-        let with = self.hosts.iter().zip(0..).filter(|(host, _)| host.has_runtimes).map(|(_, number)| number);
+        let with = self
+            .hosts
+            .iter()
+            .zip(0..)
+            .filter(|(host, _)| host.has_runtimes)
+            .map(|(_, number)| number);
         let with: Vec<u16> = with.collect();
         // Without any such host there is nothing to count.
         let with = if with.is_empty() { vec![0] } else { with };
@@ -118,17 +129,25 @@ impl Coordinator {
     /// Chooses the first serving hosts, while no service has begun.
     pub(super) fn place_services(&mut self) {
         if self.memory.services.iter().all(|service| service.term == 0) {
-            let may_serve = |coordinator: &Coordinator, host| coordinator.config.hosts.hosts[usize::from(host)].has_ports;
+            let may_serve = |coordinator: &Coordinator, host| {
+                coordinator.config.hosts.hosts[usize::from(host)].has_ports
+            };
             for switch in 0..self.memory.services.len() {
                 let before = &self.memory.services[..switch];
-                self.memory.services[switch].host = self.choose(switch, before, |host| may_serve(self, host)).unwrap_or(0);
+                self.memory.services[switch].host =
+                    self.choose(switch, before, |host| may_serve(self, host)).unwrap_or(0);
             }
         }
     }
 
     /// The host that is to serve a switch beside those services: the configured one, or
     /// one that serves the fewest.
-    fn choose(&self, switch: usize, beside: &[Serving], may_serve: impl Fn(u16) -> bool) -> Option<u16> {
+    fn choose(
+        &self,
+        switch: usize,
+        beside: &[Serving],
+        may_serve: impl Fn(u16) -> bool,
+    ) -> Option<u16> {
         let preferred = self.config.hosts.switches[switch].host;
         let count = |host: &u16| beside.iter().filter(|service| service.host == *host).count();
         let any = || self.in_order().filter(|host| may_serve(*host)).min_by_key(count);
@@ -153,7 +172,11 @@ impl Coordinator {
     /// The manager of the host where a node's process is.
     pub(super) fn manager_for(&self, node: NodeId) -> NodeId {
         let memory = &self.memory;
-        manager_of(memory.at_node(node).map_or(memory.services[0].host, |at| memory.places[at].member.host))
+        manager_of(
+            memory
+                .at_node(node)
+                .map_or(memory.services[0].host, |at| memory.places[at].member.host),
+        )
     }
 
     /// The managers that are known.
@@ -177,14 +200,18 @@ impl Coordinator {
     pub(super) fn ask_manager(&mut self, node: NodeId) {
         self.pending.forget(node);
         let is_its = |place: &Place| manager_of(place.member.host) == node;
-        let its = self.memory.places.iter().zip(&mut self.hearings).filter(|(place, _)| is_its(place));
+        let its =
+            self.memory.places.iter().zip(&mut self.hearings).filter(|(place, _)| is_its(place));
         its.for_each(|(_, hearing)| hearing.is_doubted = false);
         self.pending.push((node, Control::Account { handled: 0 }));
     }
 
     /// Takes a manager's beat.
     pub(super) fn handle_beat(&mut self, from: Peer, beat: Beat, now: u64) {
-        let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len()) else { return };
+        let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len())
+        else {
+            return;
+        };
         if beat.services.len() != self.memory.services.len() {
             // The manager has another configuration, or another version.
             return self.drops.count(DropReason::Malformed);
@@ -213,8 +240,10 @@ impl Coordinator {
         self.tell_service(self.last_turn);
         self.tell_managers();
         // Its earlier orders may be lost.
-        let is_asked =
-            |at: &usize| self.hearings[*at].suspected.is_some() && self.memory.places[*at].member.state != MemberState::Failed;
+        let is_asked = |at: &usize| {
+            self.hearings[*at].suspected.is_some()
+                && self.memory.places[*at].member.state != MemberState::Failed
+        };
         for at in (0..self.hearings.len()).filter(is_asked).collect::<Vec<_>>() {
             self.fence(at);
         }
@@ -236,7 +265,8 @@ impl Coordinator {
     /// Tells the runtimes to which managers they report.
     pub(super) fn tell_managers(&mut self) {
         if self.is_joined() {
-            let peers: Vec<Peer> = self.managers().into_iter().filter_map(|node| self.fabric.peer(node)).collect();
+            let peers: Vec<Peer> =
+                self.managers().into_iter().filter_map(|node| self.fabric.peer(node)).collect();
             let runtimes: Vec<NodeId> = self.memory.serving().map(|peer| peer.node).collect();
             let serving = self.memory.services.iter().map(|service| service.host).collect();
             let message = Control::Managers { serving, peers };
@@ -252,9 +282,12 @@ impl Coordinator {
         }
         let there = |host: &u16| self.is_there(*host);
         for serving in self.serving_hosts().into_iter().filter(there).collect::<Vec<_>>() {
-            let may_speak = self.memory.places.iter().zip(&self.hearings).filter(|(place, hearing)| {
-                place.member.host != serving && place.member.state != MemberState::Failed && hearing.suspected.is_none()
-            });
+            let may_speak =
+                self.memory.places.iter().zip(&self.hearings).filter(|(place, hearing)| {
+                    place.member.host != serving
+                        && place.member.state != MemberState::Failed
+                        && hearing.suspected.is_none()
+                });
             let peers = may_speak.map(|(place, _)| place.member.peer()).collect();
             self.pending.push((manager_of(serving), Control::Admit { peers }));
         }
@@ -280,7 +313,8 @@ impl Coordinator {
 
     /// True if the host was heard within half of a time-out.
     pub(super) fn is_fresh(&self, host: &Known) -> bool {
-        host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2)
+        host.heard_at
+            .is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2)
     }
 
     /// True if a host is known, is heard, and hears more than half of all.
@@ -296,8 +330,14 @@ impl Coordinator {
 
     /// True if all of its runtimes are out of service by an operator's order.
     fn is_drained(&self, host: u16) -> bool {
-        let mut own = self.memory.places.iter().filter(|place| place.member.host == host && !place.is_spare).peekable();
-        own.peek().is_some() && own.all(|place| place.is_drained && place.member.state == MemberState::Failed)
+        let mut own = self
+            .memory
+            .places
+            .iter()
+            .filter(|place| place.member.host == host && !place.is_spare)
+            .peekable();
+        own.peek().is_some()
+            && own.all(|place| place.is_drained && place.member.state == MemberState::Failed)
     }
 
     /// How well a host could serve a switch: whether it stays, and how many links it has.
@@ -305,8 +345,11 @@ impl Coordinator {
     fn rank(&self, switch: usize, host: u16) -> Option<(bool, u8)> {
         let (at, count) = (usize::from(host), self.hosts.len() as u16);
         let known = &self.hosts[at];
-        let may_serve =
-            |beat: &&Beat| known.is_known && self.config.hosts.hosts[at].has_ports && is_majority(beat.connected, count);
+        let may_serve = |beat: &&Beat| {
+            known.is_known
+                && self.config.hosts.hosts[at].has_ports
+                && is_majority(beat.connected, count)
+        };
         let beat = known.beat.as_ref().filter(may_serve)?;
         let stays = !self.is_leaving(host) && !self.is_drained(host);
         Some((stays, beat.services.get(switch).map_or(0, |service| service.links)))
@@ -337,7 +380,8 @@ impl Coordinator {
             return false;
         }
         let since = *self.worse_since[at].get_or_insert(now);
-        own.is_some_and(|(stays, _)| !stays) || now.saturating_sub(since) > self.config.hosts.patience
+        own.is_some_and(|(stays, _)| !stays)
+            || now.saturating_sub(since) > self.config.hosts.patience
     }
 
     /// True if a known host is silent or hears no majority: it may be about to be given
@@ -345,9 +389,12 @@ impl Coordinator {
     /// still hear too few, and if one of those dies it stops to serve, and its switch's
     /// packet log is lost.
     pub(super) fn is_anybody_unwell(&self) -> bool {
-        let was_unsteady = self.last_turn.saturating_sub(self.unsteady_at) <= self.config.hosts.patience;
+        let was_unsteady =
+            self.last_turn.saturating_sub(self.unsteady_at) <= self.config.hosts.patience;
         self.is_joined()
-            && (was_unsteady || self.is_any_badly_served() || self.hosts.iter().any(|host| host.is_known && !self.is_well(host)))
+            && (was_unsteady
+                || self.is_any_badly_served()
+                || self.hosts.iter().any(|host| host.is_known && !self.is_well(host)))
     }
 
     /// Notes the time if a known host does not hear this host's manager, or is not heard
@@ -365,14 +412,21 @@ impl Coordinator {
         let own = usize::from(self.own_host);
         let Known { beat, beat_at, .. } = &self.hosts[own];
         let own_time = beat.as_ref()?.sent.saturating_add(now.saturating_sub(*beat_at));
-        let there = self.hosts.iter().enumerate().filter(|(host, known)| *host != own && known.is_known);
+        let there =
+            self.hosts.iter().enumerate().filter(|(host, known)| *host != own && known.is_known);
         let echoes = there.map(|(_, known)| known.beat.as_ref()?.echoes.get(own).copied());
-        echoes.map(|echo| Some(own_time.saturating_sub(echo?))).try_fold(0, |longest, way| Some(way?.max(longest)))
+        echoes
+            .map(|echo| Some(own_time.saturating_sub(echo?)))
+            .try_fold(0, |longest, way| Some(way?.max(longest)))
     }
 
     /// A bit mask of the hosts that match.
     pub(super) fn hosts_that(&self, are_meant: impl Fn(&Known) -> bool) -> u16 {
-        self.hosts.iter().zip(0..).filter(|(host, _)| are_meant(host)).fold(0, |bits, (_, number)| bits | 1 << number)
+        self.hosts
+            .iter()
+            .zip(0..)
+            .filter(|(host, _)| are_meant(host))
+            .fold(0, |bits, (_, number)| bits | 1 << number)
     }
 
     /// Gives up silent hosts, and has the ports served.
@@ -392,7 +446,8 @@ impl Coordinator {
             // This coordinator was cut off, or no host was there yet: the others' silence
             // says nothing about them.
             for known in &mut self.hosts {
-                (known.heard_at, known.alone_since) = (known.heard_at.map(|_| now), known.alone_since.map(|_| now));
+                (known.heard_at, known.alone_since) =
+                    (known.heard_at.map(|_| now), known.alone_since.map(|_| now));
             }
             self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now);
             self.quorum_at = now;
@@ -400,12 +455,24 @@ impl Coordinator {
         // A host that does not hear the others is given up too: its link is cut in one
         // direction.
         let is_late = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) > patience);
-        let is_lost = |host: &Known| is_late(host.heard_at) || is_late(host.alone_since) && host.is_known;
-        let lost: Vec<u16> = self.hosts.iter().zip(0..).filter(|(host, _)| is_lost(host)).map(|(_, number)| number).collect();
+        let is_lost =
+            |host: &Known| is_late(host.heard_at) || is_late(host.alone_since) && host.is_known;
+        let lost: Vec<u16> = self
+            .hosts
+            .iter()
+            .zip(0..)
+            .filter(|(host, _)| is_lost(host))
+            .map(|(_, number)| number)
+            .collect();
         for host in &lost {
             let known = &mut self.hosts[usize::from(*host)];
-            let (heard_at, alone_since) = (known.heard_at.filter(|at| !is_late(Some(*at))), known.alone_since);
-            *known = Known { heard_at, alone_since: alone_since.filter(|_| heard_at.is_some()), ..Known::default() };
+            let (heard_at, alone_since) =
+                (known.heard_at.filter(|at| !is_late(Some(*at))), known.alone_since);
+            *known = Known {
+                heard_at,
+                alone_since: alone_since.filter(|_| heard_at.is_some()),
+                ..Known::default()
+            };
             self.pending.forget(manager_of(*host));
         }
         if !lost.is_empty() {
@@ -413,8 +480,8 @@ impl Coordinator {
         }
         self.give_up(&lost);
         let switches = 0..self.memory.services.len() as u16;
-        let (served, unserved): (Vec<u16>, Vec<u16>) =
-            switches.partition(|switch| !self.is_to_move(*switch, now) && self.is_served(*switch, now));
+        let (served, unserved): (Vec<u16>, Vec<u16>) = switches
+            .partition(|switch| !self.is_to_move(*switch, now) && self.is_served(*switch, now));
         for switch in unserved {
             self.serve_elsewhere(switch, now);
         }
@@ -427,7 +494,8 @@ impl Coordinator {
     /// This process stood still for so long: all deadlines of hosts move by that time.
     pub(super) fn stand_still(&mut self, unwatched: u64, now: u64) {
         let later = |at: &mut u64| *at = now.min(*at + unwatched);
-        let of_hosts = self.hosts.iter_mut().flat_map(|known| [&mut known.heard_at, &mut known.alone_since]);
+        let of_hosts =
+            self.hosts.iter_mut().flat_map(|known| [&mut known.heard_at, &mut known.alone_since]);
         of_hosts.chain(&mut self.worse_since).flatten().for_each(later);
         self.given_at.iter_mut().chain([&mut self.began_at, &mut self.quorum_at]).for_each(later);
     }
@@ -436,7 +504,10 @@ impl Coordinator {
     /// a lost one.
     fn hear_hosts(&mut self) {
         for host in 0..self.hosts.len() {
-            let heard = self.fabric.peer(manager_of(host as u16)).and_then(|peer| self.fabric.heard_at(peer));
+            let heard = self
+                .fabric
+                .peer(manager_of(host as u16))
+                .and_then(|peer| self.fabric.heard_at(peer));
             let known = &mut self.hosts[host];
             known.heard_at = known.heard_at.map(|at| heard.map_or(at, |heard| at.max(heard)));
         }
@@ -472,7 +543,8 @@ impl Coordinator {
     /// True if the host that is to serve a switch does, or may be about to.
     fn is_served(&self, switch: u16, now: u64) -> bool {
         let at = usize::from(switch);
-        let (Serving { host, term, life, .. }, count) = (&self.memory.services[at], self.hosts.len() as u16);
+        let (Serving { host, term, life, .. }, count) =
+            (&self.memory.services[at], self.hosts.len() as u16);
         let known = &self.hosts[usize::from(*host)];
         let Some(beat) = known.beat.as_ref().filter(|_| *term > 0) else {
             // A new incarnation of its manager has been heard, whose first beat may be
@@ -501,7 +573,11 @@ impl Coordinator {
     /// Gives a switch's service to a host, in a new term.
     pub(super) fn give_service(&mut self, switch: u16, host: u16, now: u64) {
         let at = usize::from(switch);
-        let heard = self.hosts.iter().filter_map(|known| known.beat.as_ref()).filter_map(|beat| beat.services.get(at));
+        let heard = self
+            .hosts
+            .iter()
+            .filter_map(|known| known.beat.as_ref())
+            .filter_map(|beat| beat.services.get(at));
         let highest = heard.map(|service| service.term).max().unwrap_or(0);
         let term = self.memory.services[at].term.max(highest) + 1;
         let life = self.manager_life(host);
@@ -519,12 +595,20 @@ impl Coordinator {
         let may_serve = |host: u16| self.rank(at, host) == Some(best);
         let services = &self.memory.services;
         let (serving, term) = (services[at].host, services[at].term);
-        let beside: Vec<Serving> =
-            services.iter().zip(0..).filter(|(_, other)| *other != switch).map(|(one, _)| one.clone()).collect();
-        let chosen = if may_serve(serving) { Some(serving) } else { self.choose(at, &beside, may_serve) };
+        let beside: Vec<Serving> = services
+            .iter()
+            .zip(0..)
+            .filter(|(_, other)| *other != switch)
+            .map(|(one, _)| one.clone())
+            .collect();
+        let chosen =
+            if may_serve(serving) { Some(serving) } else { self.choose(at, &beside, may_serve) };
         let Some(host) = chosen else { return };
         // The hosts begin together: the first one may need a moment longer.
-        if term == 0 && host != serving && now.saturating_sub(self.began_at) < self.config.start_timeout {
+        if term == 0
+            && host != serving
+            && now.saturating_sub(self.began_at) < self.config.start_timeout
+        {
             return;
         }
         self.give_service(switch, host, now);
@@ -569,17 +653,23 @@ impl Coordinator {
             // A host with fewer links up than the serving one is no replacement.
             let is_as_good = |switch: usize, host: u16| {
                 let serving = self.rank(switch, self.memory.services[switch].host);
-                rest & 1 << host != 0 && self.rank(switch, host).is_some_and(|rank| rank.0 && Some(rank) >= serving)
+                rest & 1 << host != 0
+                    && self.rank(switch, host).is_some_and(|rank| rank.0 && Some(rank) >= serving)
             };
             let can_serve = |switch: usize| (0..count).any(|host| is_as_good(switch, host));
-            let is_enough = is_majority(rest, count) && (0..self.memory.services.len()).all(can_serve);
+            let is_enough =
+                is_majority(rest, count) && (0..self.memory.services.len()).all(can_serve);
             let serve = |cluster: u16| {
-                let of_cluster = self.memory.places.iter().filter(move |place| place.member.cluster == cluster);
-                let mut running = of_cluster.filter(|place| place.member.state == MemberState::Running);
+                let of_cluster =
+                    self.memory.places.iter().filter(move |place| place.member.cluster == cluster);
+                let mut running =
+                    of_cluster.filter(|place| place.member.state == MemberState::Running);
                 running.any(|place| place.member.host != dead)
             };
             is_enough && (0..self.config.clusters.len() as u16).all(serve)
         };
-        self.is_joined() && !self.is_any_badly_served() && (0..count).filter(|host| well & 1 << host != 0).all(survives)
+        self.is_joined()
+            && !self.is_any_badly_served()
+            && (0..count).filter(|host| well & 1 << host != 0).all(survives)
     }
 }

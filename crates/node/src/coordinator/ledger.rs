@@ -99,15 +99,30 @@ impl Ledger {
         let blocks = (0..count).map(|_| Block { owner: Owner::Nobody, foreign: [0; 4] }).collect();
         // Blocks are granted far apart, so that every runtime gets some of every address
         // of a NAT pool.
-        let step = (1..=count.max(1)).rev().find(|step| step * 8 <= count * 5 && gcd(*step, count.max(1)) == 1).unwrap_or(1);
-        Ledger { id, blocks, holders: BTreeMap::new(), settled: Settled::default(), cursor: 0, step }
+        let step = (1..=count.max(1))
+            .rev()
+            .find(|step| step * 8 <= count * 5 && gcd(*step, count.max(1)) == 1)
+            .unwrap_or(1);
+        Ledger {
+            id,
+            blocks,
+            holders: BTreeMap::new(),
+            settled: Settled::default(),
+            cursor: 0,
+            step,
+        }
     }
 
     /// Up to `count` free blocks, in the order in which they are to be granted. Changes
     /// nothing.
     pub fn pick(&self, count: usize) -> Vec<u32> {
-        let numbers = (0..self.blocks.len()).map(|turn| (self.cursor + turn * self.step) % self.blocks.len());
-        numbers.filter(|at| self.blocks[*at].owner == Owner::Nobody).take(count).map(|at| at as u32).collect()
+        let numbers =
+            (0..self.blocks.len()).map(|turn| (self.cursor + turn * self.step) % self.blocks.len());
+        numbers
+            .filter(|at| self.blocks[*at].owner == Owner::Nobody)
+            .take(count)
+            .map(|at| at as u32)
+            .collect()
     }
 
     /// Grants these blocks to a runtime, if they are free. Returns them with their
@@ -116,14 +131,22 @@ impl Ledger {
         let mut granted = Vec::with_capacity(blocks.len());
         for &number in blocks {
             let count = self.blocks.len();
-            let Some(block) = self.blocks.get_mut(number as usize).filter(|block| block.owner == Owner::Nobody) else { continue };
+            let Some(block) =
+                self.blocks.get_mut(number as usize).filter(|block| block.owner == Owner::Nobody)
+            else {
+                continue;
+            };
             self.cursor = (number as usize + self.step) % count;
             block.owner = Owner::Runtime(to);
             granted.push((number, block.foreign));
             // The runtime has reported the numbers that its own flows hold, and accounts
             // for them from now on.
             let numbers = number * BLOCK_LEN..(number + 1) * BLOCK_LEN;
-            let own = self.holders.range(numbers).filter(|(_, (holder, _))| *holder == to).map(|(number, _)| *number);
+            let own = self
+                .holders
+                .range(numbers)
+                .filter(|(_, (holder, _))| *holder == to)
+                .map(|(number, _)| *number);
             for number in own.collect::<Vec<_>>() {
                 set(&mut block.foreign, number % BLOCK_LEN, false);
                 settle(&mut self.holders, &mut self.settled, number, None);
@@ -156,7 +179,11 @@ impl Ledger {
     pub fn quarantine(&mut self, dead: Peer) {
         for block in &mut self.blocks {
             if block.owner == Owner::Runtime(dead) {
-                block.owner = if is_planted(Fault::FreesBlocksAtDeath) { Owner::Nobody } else { Owner::Quarantined(dead) };
+                block.owner = if is_planted(Fault::FreesBlocksAtDeath) {
+                    Owner::Nobody
+                } else {
+                    Owner::Quarantined(dead)
+                };
             }
         }
     }
@@ -192,8 +219,15 @@ impl Ledger {
                 block.owner = Owner::Nobody;
             }
         }
-        let lost: Vec<u32> = self.holders.iter().filter(|(_, (holder, _))| *holder == dead).map(|(number, _)| *number).collect();
-        lost.into_iter().filter_map(|number| self.returned(dead, number).map(|owner| (owner, number))).collect()
+        let lost: Vec<u32> = self
+            .holders
+            .iter()
+            .filter(|(_, (holder, _))| *holder == dead)
+            .map(|(number, _)| *number)
+            .collect();
+        lost.into_iter()
+            .filter_map(|number| self.returned(dead, number).map(|owner| (owner, number)))
+            .collect()
     }
 
     /// A flow at `from` returned a foreign number. Returns the owner of its block, which
@@ -232,10 +266,14 @@ impl Ledger {
     /// True if the flow that had this number under this epoch is known to have moved on,
     /// or to have ended.
     fn is_past(&self, number: u32, epoch: u32) -> bool {
-        let is_older = |known: u32| known != 0 && (epoch == 0 || (1..LATE).contains(&known.wrapping_sub(epoch)));
+        let is_older = |known: u32| {
+            known != 0 && (epoch == 0 || (1..LATE).contains(&known.wrapping_sub(epoch)))
+        };
         match self.holders.get(&number) {
             Some((_, known)) => is_older(*known),
-            None => epoch != 0 && self.settled.epochs.get(&number).is_some_and(|known| is_older(*known)),
+            None => {
+                epoch != 0 && self.settled.epochs.get(&number).is_some_and(|known| is_older(*known))
+            }
         }
     }
 
@@ -267,7 +305,12 @@ pub(super) fn newer(a: u32, b: u32) -> u32 {
 }
 
 /// Notes that the number is foreign no more, and its last epoch.
-fn settle(holders: &mut BTreeMap<u32, (Peer, u32)>, settled: &mut Settled, number: u32, epoch: Option<u32>) {
+fn settle(
+    holders: &mut BTreeMap<u32, (Peer, u32)>,
+    settled: &mut Settled,
+    number: u32,
+    epoch: Option<u32>,
+) {
     let known = holders.remove(&number).map(|(_, epoch)| epoch);
     settled.insert(number, epoch.or(known).unwrap_or(0));
 }

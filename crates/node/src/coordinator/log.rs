@@ -50,7 +50,10 @@ pub enum LogError {
 impl core::fmt::Display for LogError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            LogError::Version(version) => write!(f, "it was written by another version ({version}; this one writes {VERSION})"),
+            LogError::Version(version) => write!(
+                f,
+                "it was written by another version ({version}; this one writes {VERSION})"
+            ),
             LogError::Damaged(at) => write!(f, "record {at} is damaged"),
             LogError::Missing(at) => write!(f, "record {at} is missing"),
             LogError::OtherConfiguration => f.write_str("it was written for another configuration"),
@@ -88,9 +91,11 @@ fn decode<T: DeserializeOwned>(body: &[u8], at: usize) -> Result<T, LogError> {
 
 /// A record as text, for traces.
 pub fn describe(record: &[u8]) -> String {
-    let body = record.get(HEADER_LEN..record.len().saturating_sub(CHECKSUM_LEN)).unwrap_or_default();
+    let body =
+        record.get(HEADER_LEN..record.len().saturating_sub(CHECKSUM_LEN)).unwrap_or_default();
     match record.get(1) {
-        Some(&ENTRY) => decode::<Entry>(body, 0).map_or_else(|error| error.to_string(), |entry| format!("{entry:?}")),
+        Some(&ENTRY) => decode::<Entry>(body, 0)
+            .map_or_else(|error| error.to_string(), |entry| format!("{entry:?}")),
         _ => "a snapshot".to_owned(),
     }
 }
@@ -121,12 +126,17 @@ impl Log {
     }
 
     /// Reads records in order. Records before the last snapshot are skipped.
-    pub(super) fn read<'a>(records: impl Iterator<Item = &'a [u8]>) -> Result<(Log, Memory), LogError> {
+    pub(super) fn read<'a>(
+        records: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(Log, Memory), LogError> {
         let mut log = Log::default();
         let mut memory: Option<Memory> = None;
         for (at, record) in records.enumerate() {
-            let split =
-                record.len().checked_sub(CHECKSUM_LEN).filter(|split| *split >= HEADER_LEN).ok_or(LogError::Damaged(at))?;
+            let split = record
+                .len()
+                .checked_sub(CHECKSUM_LEN)
+                .filter(|split| *split >= HEADER_LEN)
+                .ok_or(LogError::Damaged(at))?;
             let (covered, sum) = record.split_at(split);
             if fnv1a(covered).to_be_bytes() != sum {
                 return Err(LogError::Damaged(at));
@@ -134,7 +144,9 @@ impl Log {
             if covered[0] != VERSION {
                 return Err(LogError::Version(covered[0]));
             }
-            let number = covered[2..HEADER_LEN].iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            let number = covered[2..HEADER_LEN]
+                .iter()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte));
             let body = &covered[HEADER_LEN..];
             match (covered[1], &mut memory) {
                 (SNAPSHOT, memory) => {

@@ -24,8 +24,20 @@ impl Coordinator {
             ready: is_ready || self.was_ready,
             protected: self.protected(),
             members: self.memory.places.iter().map(|place| place.member).collect(),
-            drained: self.memory.places.iter().filter(|place| place.is_drained).map(|place| place.member.node).collect(),
-            spare: self.memory.places.iter().filter(|place| place.is_spare).map(|place| place.member.node).collect(),
+            drained: self
+                .memory
+                .places
+                .iter()
+                .filter(|place| place.is_drained)
+                .map(|place| place.member.node)
+                .collect(),
+            spare: self
+                .memory
+                .places
+                .iter()
+                .filter(|place| place.is_spare)
+                .map(|place| place.member.node)
+                .collect(),
             retried: self.memory.places.iter().filter_map(Place::retried).collect(),
             drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             hosts: self.hosts_that(|host| host.is_known),
@@ -36,7 +48,8 @@ impl Coordinator {
         };
         // Failures go first: an operator must know what was wrong when all is well again.
         let changed = self.memory.recoveries.iter().map(|recovery| &recovery.failover);
-        let changed: Vec<Failover> = changed.filter(|failover| !self.told_failovers.contains(failover)).cloned().collect();
+        let changed: Vec<Failover> =
+            changed.filter(|failover| !self.told_failovers.contains(failover)).cloned().collect();
         for failover in changed {
             self.told_failovers.retain(|told| told.dead != failover.dead);
             self.told_failovers.push(failover.clone());
@@ -44,7 +57,8 @@ impl Coordinator {
         }
         if self.told_failovers.len() > self.memory.recoveries.len() {
             let known = &self.memory.recoveries;
-            self.told_failovers.retain(|told| known.iter().any(|recovery| recovery.failover.dead == told.dead));
+            self.told_failovers
+                .retain(|told| known.iter().any(|recovery| recovery.failover.dead == told.dead));
         }
         if self.told_drains != self.memory.drains {
             let news = self.memory.drains.iter().filter(|drain| !self.told_drains.contains(drain));
@@ -54,7 +68,9 @@ impl Coordinator {
             self.told_drains.clone_from(&self.memory.drains);
         }
         if self.standing.as_ref() != Some(&standing) {
-            self.told_managers().into_iter().for_each(|node| self.pending.push_standing(node, standing.clone()));
+            self.told_managers()
+                .into_iter()
+                .for_each(|node| self.pending.push_standing(node, standing.clone()));
             self.standing = Some(standing);
         }
     }
@@ -101,7 +117,9 @@ impl Coordinator {
             Control::Present { peers } => self.present(host, &peers, now),
             Control::Alive { node, incarnation } => self.spare(Peer { node, incarnation }, now),
             Control::Beat(beat) => self.handle_beat(from, beat, now),
-            Control::Rules { version, part, parts, rules } => self.handle_rules(version, part, parts, rules),
+            Control::Rules { version, part, parts, rules } => {
+                self.handle_rules(version, part, parts, rules)
+            }
             Control::Crowded { refused } => self.handle_crowded(&refused),
             Control::Order { ticket, order } => {
                 let result = self.order(&order, now);
@@ -117,12 +135,17 @@ impl Coordinator {
         let Some(known) = self.hosts.get_mut(usize::from(host)) else { return };
         // The manager has just been heard: its host is there, even before any of its
         // messages has arrived.
-        *known = if is_planted(Fault::ForgetsHeardManagers) { Known::default() } else { Known::heard(now) };
+        *known = if is_planted(Fault::ForgetsHeardManagers) {
+            Known::default()
+        } else {
+            Known::heard(now)
+        };
         self.forget_told();
         let serving = self.serving_hosts();
         // Each term is one incarnation of the switch.
         let begun = |(service, _): &(&Serving, u16)| service.host == host && service.term > 0;
-        let served: Vec<u16> = self.memory.services.iter().zip(0..).filter(begun).map(|(_, switch)| switch).collect();
+        let served: Vec<u16> =
+            self.memory.services.iter().zip(0..).filter(begun).map(|(_, switch)| switch).collect();
         for switch in served {
             self.give_service(switch, host, now);
         }
@@ -154,9 +177,20 @@ impl Coordinator {
     /// A manager says that nothing comes from a runtime any more. The runtime has failed
     /// when all hosts where packets leave say so; if only its process has ended, it still
     /// has to be fenced.
-    fn handle_ended(&mut self, host: u16, peer: Peer, (flows, notice): (Option<u64>, Notice), now: u64) {
-        let Some(at) = self.at(peer).filter(|at| self.memory.places[*at].member.state != MemberState::Failed) else { return };
-        let is_asked = self.memory.places[at].member.host == host || self.serving_hosts().contains(&host);
+    fn handle_ended(
+        &mut self,
+        host: u16,
+        peer: Peer,
+        (flows, notice): (Option<u64>, Notice),
+        now: u64,
+    ) {
+        let Some(at) =
+            self.at(peer).filter(|at| self.memory.places[*at].member.state != MemberState::Failed)
+        else {
+            return;
+        };
+        let is_asked =
+            self.memory.places[at].member.host == host || self.serving_hosts().contains(&host);
         if !is_asked {
             return;
         }
@@ -181,9 +215,12 @@ impl Coordinator {
         }
         self.welcome(host);
         let there = |place: &&Place| {
-            place.member.host == host && place.member.state != MemberState::Failed && !peers.contains(&place.member.peer())
+            place.member.host == host
+                && place.member.state != MemberState::Failed
+                && !peers.contains(&place.member.peer())
         };
-        let gone: Vec<Peer> = self.memory.places.iter().filter(there).map(|place| place.member.peer()).collect();
+        let gone: Vec<Peer> =
+            self.memory.places.iter().filter(there).map(|place| place.member.peer()).collect();
         for peer in gone {
             self.handle_ended(host, peer, (None, Notice::default()), now);
         }
@@ -194,7 +231,10 @@ impl Coordinator {
                 if peer.incarnation >= self.memory.next_incarnation {
                     self.record(Entry::Seen { incarnation: peer.incarnation });
                 }
-                self.pending.push((manager_of(host), Control::Fence { node: peer.node, incarnation: peer.incarnation }));
+                self.pending.push((
+                    manager_of(host),
+                    Control::Fence { node: peer.node, incarnation: peer.incarnation },
+                ));
             }
         }
         // The earlier coordinator may have died after the last report, before acting upon

@@ -12,7 +12,9 @@
 
 use super::{Ledger, SECOND};
 use crate::address::{FIRST_RUNTIME, NodeId, switch_node, switch_number};
-use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Retried};
+use crate::message::{
+    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Retried,
+};
 use crate::rules::RuleSet;
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
@@ -51,7 +53,8 @@ impl Place {
     /// The report on a place whose process keeps ending, while none serves there.
     pub(super) fn retried(&self) -> Option<Retried> {
         let Place { member, failures, start_at, .. } = *self;
-        let is_waited_for = matches!(member.state, MemberState::Failed | MemberState::Starting) && !self.is_drained;
+        let is_waited_for =
+            matches!(member.state, MemberState::Failed | MemberState::Starting) && !self.is_drained;
         (failures > 0 && is_waited_for).then_some(Retried { node: member.node, failures, start_at })
     }
 }
@@ -199,19 +202,23 @@ impl Memory {
     /// Running runtimes of a virtual cluster.
     pub(super) fn running_in(&self, cluster: u16) -> impl Iterator<Item = Peer> + '_ {
         let there = self.places.iter().filter(move |place| place.member.cluster == cluster);
-        there.filter(|place| place.member.state == MemberState::Running).map(|place| place.member.peer())
+        there
+            .filter(|place| place.member.state == MemberState::Running)
+            .map(|place| place.member.peer())
     }
 
     /// True if the switch of the present term has spoken: each term is one incarnation of
     /// it.
     pub(super) fn has_spoken(&self, switch: NodeId) -> bool {
-        let service = switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
+        let service =
+            switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
         service.is_none_or(|service| service.term == 0 || service.term == service.switch_life)
     }
 
     /// The incarnation of the switch with this node that has spoken last.
     pub(super) fn switch_life(&self, switch: NodeId) -> Option<u32> {
-        let service = switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
+        let service =
+            switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
         service.map(|service| service.switch_life)
     }
 
@@ -251,7 +258,9 @@ impl Memory {
     /// runtimes that recover it report those.
     pub(super) fn finished(&self) -> Option<Peer> {
         let unheard = self.clusters_with(|recovery| !recovery.is_heard());
-        let is_done = |recovery: &&Recovery| recovery.is_open() && !unheard.contains(&self.cluster_of_dead(recovery));
+        let is_done = |recovery: &&Recovery| {
+            recovery.is_open() && !unheard.contains(&self.cluster_of_dead(recovery))
+        };
         self.recoveries.iter().find(is_done).map(|recovery| recovery.failover.dead)
     }
 
@@ -264,13 +273,17 @@ impl Memory {
         let asking = self.clusters_with(|recovery| !recovery.may_be_swept());
         let open = self.recoveries.iter().filter(|recovery| recovery.is_open());
         let is_alone = |recovery: &Recovery| !has_hosts && recovery.is_heard();
-        let done = open.filter(|recovery| is_alone(recovery) || !asking.contains(&self.cluster_of_dead(recovery)));
+        let done = open.filter(|recovery| {
+            is_alone(recovery) || !asking.contains(&self.cluster_of_dead(recovery))
+        });
         done.map(|recovery| (recovery.failover.dead, recovery.is_heard())).collect()
     }
 
     fn clusters_with(&self, is_meant: impl Fn(&Recovery) -> bool) -> Vec<Option<u16>> {
         let open = self.recoveries.iter().filter(|recovery| recovery.is_open());
-        open.filter(|recovery| is_meant(recovery)).map(|recovery| self.cluster_of_dead(recovery)).collect()
+        open.filter(|recovery| is_meant(recovery))
+            .map(|recovery| self.cluster_of_dead(recovery))
+            .collect()
     }
 
     fn cluster_of_dead(&self, recovery: &Recovery) -> Option<u16> {
@@ -324,13 +337,17 @@ impl Memory {
                 self.ledgers[at].take(*by, blocks);
             }
             Entry::Finished { dead, at } => {
-                if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == *dead) {
+                if let Some(recovery) =
+                    self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == *dead)
+                {
                     recovery.failover.recovered_at = Some(*at);
                 }
                 self.release(*dead);
             }
             Entry::Unclaimed { dead, switch, flows } => {
-                if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == *dead) {
+                if let Some(recovery) =
+                    self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == *dead)
+                {
                     recovery.failover.unclaimed.push((*switch, *flows));
                 }
             }
@@ -352,7 +369,8 @@ impl Memory {
                 }
             }
             Entry::Restored { node, at } => {
-                if let Some(place) = self.places.iter_mut().find(|place| place.member.node == *node) {
+                if let Some(place) = self.places.iter_mut().find(|place| place.member.node == *node)
+                {
                     (place.is_drained, place.is_spare, place.start_at) = (false, false, Some(*at));
                 }
             }
@@ -372,13 +390,17 @@ impl Memory {
                     (service.host, service.term, service.life) = (*host, *term, *life);
                 }
             }
-            Entry::Seen { incarnation } => self.next_incarnation = self.next_incarnation.max(incarnation + 1),
+            Entry::Seen { incarnation } => {
+                self.next_incarnation = self.next_incarnation.max(incarnation + 1)
+            }
         }
     }
 
     /// Adds an order for a runtime, if it is there.
     fn order(&mut self, to: Peer, order: Control) {
-        if let Some(place) = self.place(to).filter(|place| place.member.state != MemberState::Failed) {
+        if let Some(place) =
+            self.place(to).filter(|place| place.member.state != MemberState::Failed)
+        {
             place.orders.push(order);
         }
     }
@@ -391,7 +413,9 @@ impl Memory {
         }
         // Times of recoveries under way are converted to this clock. By the same clock
         // they lie in the recent past.
-        let date = |began_at: u64| if (at.saturating_sub(AWAY)..=at).contains(&began_at) { began_at } else { at };
+        let date = |began_at: u64| {
+            if (at.saturating_sub(AWAY)..=at).contains(&began_at) { began_at } else { at }
+        };
         for failover in self.recoveries.iter_mut().map(|recovery| &mut recovery.failover) {
             if failover.recovered_at.is_none() {
                 failover.detected_at = date(failover.detected_at);
@@ -403,8 +427,12 @@ impl Memory {
     }
 
     fn started(&mut self, peer: Peer, at: u64) {
-        let Some(place) = self.places.iter_mut().find(|place| place.member.node == peer.node) else { return };
-        place.member = Member { incarnation: peer.incarnation, state: MemberState::Starting, ..place.member };
+        let Some(place) = self.places.iter_mut().find(|place| place.member.node == peer.node)
+        else {
+            return;
+        };
+        place.member =
+            Member { incarnation: peer.incarnation, state: MemberState::Starting, ..place.member };
         (place.started_at, place.start_at) = (at, None);
         (place.handled, place.orders) = (0, Ordered::default());
         self.next_incarnation = self.next_incarnation.max(peer.incarnation + 1);
@@ -417,13 +445,22 @@ impl Memory {
         self.view += 1;
         // A drain is needed while it is not over, or its process has not ended: there are
         // no more of those than places.
-        let is_past = |drain: &Drain| drain.ended_at.is_some() && self.serving().all(|peer| peer != drain.peer);
+        let is_past = |drain: &Drain| {
+            drain.ended_at.is_some() && self.serving().all(|peer| peer != drain.peer)
+        };
         if self.drains.len() >= KEPT
             && let Some(past) = self.drains.iter().position(is_past)
         {
             self.drains.remove(past);
         }
-        self.drains.push(Drain { peer, began_at: at, had, moved: 0, ended_at: None, failed: false });
+        self.drains.push(Drain {
+            peer,
+            began_at: at,
+            had,
+            moved: 0,
+            ended_at: None,
+            failed: false,
+        });
     }
 
     fn failed(&mut self, failover: Failover) {
@@ -440,7 +477,11 @@ impl Memory {
         // dying is given time.
         let lived = at.saturating_sub(place.started_at);
         place.failures = if lived > 10 * SECOND { 0 } else { place.failures + 1 };
-        let pause = if place.failures <= 2 { 0 } else { SHORTEST_PAUSE << (place.failures - 3).min(DOUBLINGS) };
+        let pause = if place.failures <= 2 {
+            0
+        } else {
+            SHORTEST_PAUSE << (place.failures - 3).min(DOUBLINGS)
+        };
         place.start_at = if place.is_drained { None } else { Some(at + pause) };
         let serves = |place: &Place| place.member.state.serves();
         if !self.places.iter().any(|place| place.member.cluster == cluster && serves(place)) {
@@ -462,13 +503,16 @@ impl Memory {
             return self.release(peer);
         }
         if self.recoveries.len() >= KEPT
-            && let Some(done) = self.recoveries.iter().position(|recovery| recovery.failover.recovered_at.is_some())
+            && let Some(done) =
+                self.recoveries.iter().position(|recovery| recovery.failover.recovered_at.is_some())
         {
             self.recoveries.remove(done);
         }
-        let of_cluster = self.places.iter().map(|place| place.member).filter(|member| member.cluster == cluster);
-        let group =
-            |is_meant: &dyn Fn(&Member) -> bool| of_cluster.clone().filter(is_meant).map(|member| member.peer()).collect();
+        let of_cluster =
+            self.places.iter().map(|place| place.member).filter(|member| member.cluster == cluster);
+        let group = |is_meant: &dyn Fn(&Member) -> bool| {
+            of_cluster.clone().filter(is_meant).map(|member| member.peer()).collect()
+        };
         let running = |member: &Member| member.state == MemberState::Running;
         let later = VecDeque::from([
             group(&|member| running(member) && member.host != host),
@@ -526,33 +570,44 @@ impl Memory {
             }
             (Control::Adopted { pool, numbers }, Some(at)) => {
                 let ledger = &mut self.ledgers[at];
-                let taken = numbers
-                    .iter()
-                    .filter_map(|(number, epoch)| ledger.adopted(from, *number, *epoch).map(|owner| (owner, *number)));
+                let taken = numbers.iter().filter_map(|(number, epoch)| {
+                    ledger.adopted(from, *number, *epoch).map(|owner| (owner, *number))
+                });
                 let taken: Vec<(Peer, u32)> = taken.collect();
                 self.tell_owners(&taken, |numbers| Control::Taken { pool: *pool, numbers });
             }
             (Control::Returned { pool, numbers }, Some(at)) => {
                 let ledger = &mut self.ledgers[at];
-                let free: Vec<(Peer, u32)> =
-                    numbers.iter().filter_map(|number| ledger.returned(from, *number).map(|owner| (owner, *number))).collect();
+                let free: Vec<(Peer, u32)> = numbers
+                    .iter()
+                    .filter_map(|number| {
+                        ledger.returned(from, *number).map(|owner| (owner, *number))
+                    })
+                    .collect();
                 self.tell_owners(&free, |numbers| Control::Returned { pool: *pool, numbers });
             }
             (Control::Waits { node, incarnation, switches }, _) => {
                 let dead = Peer { node: *node, incarnation: *incarnation };
                 // A report that depends on an earlier incarnation of a switch does not
                 // count: the runtime reports again.
-                let is_present = switches.iter().all(|switch| self.switch_life(switch.node) == Some(switch.incarnation));
-                let known = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead);
+                let is_present = switches
+                    .iter()
+                    .all(|switch| self.switch_life(switch.node) == Some(switch.incarnation));
+                let known =
+                    self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead);
                 if let Some(recovery) = known.filter(|_| is_present) {
                     recovery.stuck.retain(|(stuck, _)| *stuck != from);
-                    recovery.stuck.push((from, switches.iter().map(|switch| switch.node).collect()));
+                    recovery
+                        .stuck
+                        .push((from, switches.iter().map(|switch| switch.node).collect()));
                 }
                 self.ask_later();
             }
             (Control::Recovered { node, incarnation, flows, broken }, _) => {
                 let dead = Peer { node: *node, incarnation: *incarnation };
-                if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead) {
+                if let Some(recovery) =
+                    self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead)
+                {
                     recovery.waiting.retain(|waiting| *waiting != from);
                     let failover = &mut recovery.failover;
                     failover.flows += flows;
@@ -628,10 +683,17 @@ mod tests {
             let peer = Peer { node: 18, incarnation };
             leave(&mut memory, peer);
             memory.apply(&Entry::Drained { peer, at: 2 });
-            memory.apply(&Entry::Failed { peer, cause: Cause::Drained, at: 2, flows: 0, notice: Notice::default() });
+            memory.apply(&Entry::Failed {
+                peer,
+                cause: Cause::Drained,
+                at: 2,
+                flows: 0,
+                notice: Notice::default(),
+            });
         }
         let known: Vec<Peer> = memory.drains.iter().map(|drain| drain.peer).collect();
-        let latest = (last + 3 - KEPT as u32..=last).map(|incarnation| Peer { node: 18, incarnation });
+        let latest =
+            (last + 3 - KEPT as u32..=last).map(|incarnation| Peer { node: 18, incarnation });
         assert_eq!(known, [open, ending].into_iter().chain(latest).collect::<Vec<_>>());
     }
 }

@@ -41,11 +41,14 @@ pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record, describe};
 pub use scaling::Scaling;
 
-use crate::address::{FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node, switch_number};
+use crate::address::{
+    FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node,
+    switch_number,
+};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Protected, Report, Retried, Standing,
-    is_later_view, kind, numbered,
+    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Protected,
+    Report, Retried, Standing, is_later_view, kind, numbered,
 };
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -224,11 +227,13 @@ const HOPELESS: u64 = 20;
 impl Coordinator {
     /// A coordinator that wants its runtimes started.
     pub fn new(mut config: CoordinatorConfig, now: u64) -> Coordinator {
-        let ledgers: Vec<Ledger> = config.pools.iter().map(|(id, size)| Ledger::new(*id, *size)).collect();
+        let ledgers: Vec<Ledger> =
+            config.pools.iter().map(|(id, size)| Ledger::new(*id, *size)).collect();
         let rules = RuleSet::new(1, core::mem::take(&mut config.rules));
         let clusters = config.clusters.iter().zip(0u16..);
         let of_cluster = |(cluster, number): (&ClusterConfig, u16)| {
-            let spare = (0..cluster.runtimes + cluster.spare).map(|at| scaling::is_spare(cluster, at));
+            let spare =
+                (0..cluster.runtimes + cluster.spare).map(|at| scaling::is_spare(cluster, at));
             spare.map(move |is_spare| (number, is_spare)).collect::<Vec<_>>()
         };
         let numbers = clusters.flat_map(of_cluster).zip(FIRST_RUNTIME..);
@@ -274,14 +279,27 @@ impl Coordinator {
         records: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Coordinator, LogError> {
         let (log, memory) = Log::read(records)?;
-        let fits = |(ledger, (id, size)): (&Ledger, &(PoolId, u32))| ledger.id == *id && ledger.fits(*size);
-        let runtimes: usize = config.clusters.iter().map(|cluster| usize::from(cluster.runtimes + cluster.spare)).sum();
-        let are_elsewhere =
-            memory.places.iter().map(|place| place.member.host).ne(config.hosts.places().take(memory.places.len()));
+        let fits = |(ledger, (id, size)): (&Ledger, &(PoolId, u32))| {
+            ledger.id == *id && ledger.fits(*size)
+        };
+        let runtimes: usize = config
+            .clusters
+            .iter()
+            .map(|cluster| usize::from(cluster.runtimes + cluster.spare))
+            .sum();
+        let are_elsewhere = memory
+            .places
+            .iter()
+            .map(|place| place.member.host)
+            .ne(config.hosts.places().take(memory.places.len()));
         if memory.places.len() != runtimes
             || are_elsewhere
             || !memory.chains.iter().eq(config.clusters.iter().map(|cluster| &cluster.chains))
-            || !memory.services.iter().map(|service| &service.chains).eq(config.hosts.switches.iter().map(|place| &place.chains))
+            || !memory.services.iter().map(|service| &service.chains).eq(config
+                .hosts
+                .switches
+                .iter()
+                .map(|place| &place.chains))
             || memory.ledgers.len() != config.pools.len()
             || !memory.ledgers.iter().zip(&config.pools).all(fits)
         {
@@ -293,7 +311,9 @@ impl Coordinator {
         for place in &coordinator.memory.places {
             if place.member.state != MemberState::Failed {
                 coordinator.fabric.set_peer(place.member.peer());
-                coordinator.pending.push((place.member.node, Control::Account { handled: place.handled }));
+                coordinator
+                    .pending
+                    .push((place.member.node, Control::Account { handled: place.handled }));
             }
         }
         // Switches must hear of a death before they hear that its recovery is over:
@@ -301,10 +321,14 @@ impl Coordinator {
         coordinator.push_view();
         // The switch may not have heard of the end. A second message does no harm: the
         // dead have no routes any more.
-        for recovery in coordinator.memory.recoveries.iter().filter(|recovery| !recovery.is_open()) {
+        for recovery in coordinator.memory.recoveries.iter().filter(|recovery| !recovery.is_open())
+        {
             let Peer { node, incarnation } = recovery.failover.dead;
             let sweep = Control::Sweep { node, incarnation, is_over: true };
-            coordinator.pending.extend((0..coordinator.memory.services.len() as u16).map(|at| (switch_node(at), sweep.clone())));
+            coordinator.pending.extend(
+                (0..coordinator.memory.services.len() as u16)
+                    .map(|at| (switch_node(at), sweep.clone())),
+            );
         }
         coordinator.tell_sweeps();
         coordinator.servers().for_each(|server| coordinator.begin_with_state_server(server));
@@ -443,15 +467,18 @@ impl Coordinator {
         let is_ruled = self.rules_in_force() == self.memory.rules.version();
         // If a host does not come, more than half of the hosts begin without it after a
         // while.
-        let may_lack = self.is_joined() && self.last_turn.saturating_sub(self.began_at) > self.config.start_timeout;
+        let may_lack = self.is_joined()
+            && self.last_turn.saturating_sub(self.began_at) > self.config.start_timeout;
         let is_waited_for = |place: &Place| !may_lack || self.is_there(place.member.host);
         let are_all_there = may_lack || self.hosts.iter().all(|host| host.is_known);
         is_ruled
             && are_all_there
-            && self.memory.places.iter().zip(&self.hearings).all(|(place, hearing)| match place.member.state {
-                MemberState::Running => hearing.report.view == self.memory.view,
-                MemberState::Leaving => true,
-                _ => place.is_drained || !is_waited_for(place),
+            && self.memory.places.iter().zip(&self.hearings).all(|(place, hearing)| {
+                match place.member.state {
+                    MemberState::Running => hearing.report.view == self.memory.view,
+                    MemberState::Leaving => true,
+                    _ => place.is_drained || !is_waited_for(place),
+                }
             })
     }
 
@@ -463,16 +490,22 @@ impl Coordinator {
 
     /// Whether flows would survive a failure.
     pub fn protected(&self) -> Protected {
-        let promising = |cluster: u16| self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises);
+        let promising = |cluster: u16| {
+            self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises)
+        };
         // Runtimes that are leaving count too: their flows are still theirs.
         let serving = || {
             let heard = self.memory.places.iter().zip(&self.hearings);
             let serves = |state: MemberState| state.serves();
-            let is_meant = move |place: &Place| serves(place.member.state) && promising(place.member.cluster);
+            let is_meant =
+                move |place: &Place| serves(place.member.state) && promising(place.member.cluster);
             heard.filter(move |(place, _)| is_meant(place)).map(|(_, hearing)| hearing)
         };
-        let mut clusters = (0..self.config.clusters.len() as u16).filter(|cluster| promising(*cluster)).peekable();
-        if clusters.peek().is_none() || clusters.any(|cluster| self.memory.running_in(cluster).count() < 2) {
+        let mut clusters =
+            (0..self.config.clusters.len() as u16).filter(|cluster| promising(*cluster)).peekable();
+        if clusters.peek().is_none()
+            || clusters.any(|cluster| self.memory.running_in(cluster).count() < 2)
+        {
             return Protected::No;
         }
         // A state server that has been silent for a while may have failed already:
@@ -502,7 +535,11 @@ impl Coordinator {
                 && self.last_turn.saturating_sub(hearing.last_heard) <= self.config.hang_timeout / 2
         };
         let is_recovering = self.failovers().any(|failover| failover.recovered_at.is_none());
-        if is_recovering || self.is_waiting_for_manager() || self.is_anybody_unwell() || !serving().all(settled) {
+        if is_recovering
+            || self.is_waiting_for_manager()
+            || self.is_anybody_unwell()
+            || !serving().all(settled)
+        {
             Protected::Resynchronising
         } else {
             Protected::Yes
@@ -574,8 +611,10 @@ impl Coordinator {
         }
         for (record, body) in inbox.records() {
             let result = match record.kind {
-                kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message, now)),
-                kind::NUMBERED => numbered(body).map(|(number, errand)| self.handle_errand(record.from, number, errand, now)),
+                kind::CONTROL => Control::decode(body)
+                    .map(|message| self.handle_control(record.from, message, now)),
+                kind::NUMBERED => numbered(body)
+                    .map(|(number, errand)| self.handle_errand(record.from, number, errand, now)),
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -624,12 +663,16 @@ impl Coordinator {
         if number <= handled || number > handled + 1 && !self.hearings[at].is_accounted {
             return;
         }
-        let spared = if let Control::Spared { pool, last: true, .. } = &errand { Some(*pool) } else { None };
+        let spared =
+            if let Control::Spared { pool, last: true, .. } = &errand { Some(*pool) } else { None };
         let wanted = if let Control::WantBlock { pool } = &errand { Some(*pool) } else { None };
         let recovered = matches!(errand, Control::Recovered { .. } | Control::Waits { .. });
         let is_of_pool = matches!(
             errand,
-            Control::WantBlock { .. } | Control::Spared { .. } | Control::Adopted { .. } | Control::Returned { .. }
+            Control::WantBlock { .. }
+                | Control::Spared { .. }
+                | Control::Adopted { .. }
+                | Control::Returned { .. }
         );
         if !recovered && !is_of_pool {
             self.drops.count(DropReason::Malformed);
@@ -645,17 +688,24 @@ impl Coordinator {
     }
 
     fn handle_control(&mut self, from: Peer, message: Control, now: u64) {
-        if let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len()) {
+        if let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len())
+        {
             return self.handle_manager(from, host, message, now);
         }
-        let switch = switch_number(from.node).filter(|switch| usize::from(*switch) < self.memory.services.len());
+        let switch = switch_number(from.node)
+            .filter(|switch| usize::from(*switch) < self.memory.services.len());
         if let (Control::RulesInForce { version }, Some(switch)) = (&message, switch) {
             return self.handle_rules_in_force(from, switch, *version);
         }
         if let (Control::Unclaimed { node, incarnation, flows }, Some(_)) = (&message, switch) {
-            return self.note_unclaimed(Peer { node: *node, incarnation: *incarnation }, from.node, *flows);
+            return self.note_unclaimed(
+                Peer { node: *node, incarnation: *incarnation },
+                from.node,
+                *flows,
+            );
         }
-        let server = state_server_number(from.node).and_then(|server| self.servers_heard.get_mut(usize::from(server)));
+        let server = state_server_number(from.node)
+            .and_then(|server| self.servers_heard.get_mut(usize::from(server)));
         if let Some(heard) = server {
             return match message {
                 Control::Hello { .. } => {
@@ -673,7 +723,8 @@ impl Coordinator {
                 if layouts != self.config.layouts {
                     self.suspect(at, Cause::NeverStarted);
                 } else if self.memory.places[at].member.state == MemberState::Starting {
-                    self.hearings[at].came_late = self.hearings.iter().any(|hearing| hearing.report.flows > 0);
+                    self.hearings[at].came_late =
+                        self.hearings.iter().any(|hearing| hearing.report.flows > 0);
                     self.record(Entry::Joined { peer: from });
                     self.tell_managers();
                     self.push_view();
@@ -694,7 +745,9 @@ impl Coordinator {
                 self.hearings[at].is_accounted = true;
             }
             Control::Settled { handled } => self.memory.places[at].orders.settle(handled),
-            Control::Migrated { request, moved, last, .. } => self.handle_migrated(from, request, moved, last),
+            Control::Migrated { request, moved, last, .. } => {
+                self.handle_migrated(from, request, moved, last)
+            }
             _ => self.drops.count(DropReason::Malformed),
         }
     }
@@ -705,7 +758,9 @@ impl Coordinator {
         // measured by a clock that stood still too.
         let since = now.saturating_sub(self.last_turn);
         let unwatched = since.saturating_sub(self.config.hang_timeout / 4);
-        self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now.min(hearing.last_heard + unwatched));
+        self.hearings
+            .iter_mut()
+            .for_each(|hearing| hearing.last_heard = now.min(hearing.last_heard + unwatched));
         self.stand_still(since.saturating_sub(self.config.hosts.patience / 4), now);
         self.last_turn = now;
         self.look_after_hosts(now);
@@ -721,17 +776,24 @@ impl Coordinator {
         for at in 0..self.memory.places.len() {
             let silent = now.saturating_sub(self.hearings[at].last_heard);
             match self.memory.places[at].member.state {
-                MemberState::Running | MemberState::Leaving if has_quorum && self.has_failed(at, silent, now) => {
+                MemberState::Running | MemberState::Leaving
+                    if has_quorum && self.has_failed(at, silent, now) =>
+                {
                     self.doubt(at, silent);
                 }
-                MemberState::Starting if silent > self.config.start_timeout => self.suspect(at, Cause::NeverStarted),
+                MemberState::Starting if silent > self.config.start_timeout => {
+                    self.suspect(at, Cause::NeverStarted)
+                }
                 _ => {}
             }
             let place = &self.memory.places[at];
             let host = place.member.host;
-            let may_start = place.member.state == MemberState::Failed && self.is_there(host) && !self.is_leaving(host);
+            let may_start = place.member.state == MemberState::Failed
+                && self.is_there(host)
+                && !self.is_leaving(host);
             if may_start && place.start_at.is_some_and(|due| due <= now) {
-                let peer = Peer { node: place.member.node, incarnation: self.memory.next_incarnation };
+                let peer =
+                    Peer { node: place.member.node, incarnation: self.memory.next_incarnation };
                 self.record(Entry::Started { peer, at: now });
                 self.hearings[at] = Hearing::new(now, true);
                 self.fabric.set_peer(peer);
@@ -756,11 +818,21 @@ impl Coordinator {
             MemberState::Failed if !self.is_there(place.member.host) => u64::MAX,
             MemberState::Failed => place.start_at.unwrap_or(u64::MAX),
         };
-        let soonest = self.memory.places.iter().zip(&self.hearings).map(due).min().unwrap_or(u64::MAX);
-        let soonest = if self.is_waiting_for_manager() { u64::MAX } else { soonest }.min(self.next_host_look());
-        let is_unsent =
-            self.memory.places.iter().zip(&self.hearings).any(|(place, hearing)| hearing.is_accounted && !place.orders.is_sent());
-        let retry = if is_unsent || !self.pending.is_empty() { self.last_turn + SECOND / 1000 } else { u64::MAX };
+        let soonest =
+            self.memory.places.iter().zip(&self.hearings).map(due).min().unwrap_or(u64::MAX);
+        let soonest = if self.is_waiting_for_manager() { u64::MAX } else { soonest }
+            .min(self.next_host_look());
+        let is_unsent = self
+            .memory
+            .places
+            .iter()
+            .zip(&self.hearings)
+            .any(|(place, hearing)| hearing.is_accounted && !place.orders.is_sent());
+        let retry = if is_unsent || !self.pending.is_empty() {
+            self.last_turn + SECOND / 1000
+        } else {
+            u64::MAX
+        };
         soonest
             .min(retry)
             .min(self.next_look().max(self.last_turn + SECOND / 1000))

@@ -45,7 +45,8 @@ impl Pending {
 
     /// Queues the state of the box for a manager, in place of an earlier one.
     pub(super) fn push_standing(&mut self, node: NodeId, standing: Standing) {
-        self.list.retain(|(to, say)| *to != node || !matches!(say, Say::Message(Control::Standing(_))));
+        self.list
+            .retain(|(to, say)| *to != node || !matches!(say, Say::Message(Control::Standing(_))));
         self.push((node, Control::Standing(standing)));
     }
 
@@ -90,7 +91,9 @@ impl Pending {
             let is_sent = !full.contains(*node)
                 && match say {
                     Say::Message(message) => fabric.send_control(*node, message),
-                    Say::View => fabric.send(*node, kind::CONTROL, encoded.of(*node, memory)).is_ok(),
+                    Say::View => {
+                        fabric.send(*node, kind::CONTROL, encoded.of(*node, memory)).is_ok()
+                    }
                     // Both messages, or both again later.
                     Say::Beginning => {
                         fabric.send_control(*node, &recovering(*node, memory))
@@ -140,8 +143,15 @@ impl Full {
 /// The dead that are being recovered, and the newest epoch of the switch's that is known
 /// to have been given.
 fn recovering(switch: NodeId, memory: &Memory) -> Control {
-    let dead = memory.recoveries.iter().filter(|recovery| recovery.is_open()).map(|recovery| recovery.failover.dead);
-    let its = memory.ledgers.iter().filter(|ledger| switch_number(switch) == Some(memory.switch_of(ledger.id.chain)));
+    let dead = memory
+        .recoveries
+        .iter()
+        .filter(|recovery| recovery.is_open())
+        .map(|recovery| recovery.failover.dead);
+    let its = memory
+        .ledgers
+        .iter()
+        .filter(|ledger| switch_number(switch) == Some(memory.switch_of(ledger.id.chain)));
     let epoch = its.filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
     Control::Recovering { dead: dead.collect(), epoch }
 }
@@ -157,7 +167,8 @@ impl Views {
         let cluster = place.map(|at| memory.places[at].member.cluster);
         let known = self.0.iter().position(|(of, _)| *of == cluster);
         let at = known.unwrap_or_else(|| {
-            let is_meant = |member: &Member| cluster.is_none_or(|cluster| member.cluster == cluster);
+            let is_meant =
+                |member: &Member| cluster.is_none_or(|cluster| member.cluster == cluster);
             let members = memory.places.iter().map(|place| place.member).filter(is_meant).collect();
             let mut body = Vec::new();
             Control::View { version: memory.view, members }.encode(&mut body);
@@ -211,7 +222,10 @@ mod tests {
     #[test]
     fn what_is_too_much_for_one_is_cut_and_counted() {
         let (mut pending, mut fabric) = (Pending::default(), fabric());
-        let long = Control::Returned { pool: crate::message::PoolId { chain: 0, function: 0, field: 0 }, numbers: vec![7; 2000] };
+        let long = Control::Returned {
+            pool: crate::message::PoolId { chain: 0, function: 0, field: 0 },
+            numbers: vec![7; 2000],
+        };
         while fabric.send_control(16, &long) {}
         for _ in 0..LIMIT + 5 {
             pending.push((16, long.clone()));
@@ -233,6 +247,8 @@ mod tests {
             pending.push_standing(4, Standing { view, ..Standing::default() });
         }
         assert_eq!((waiting(&pending, 3), waiting(&pending, 4)), ((4, 0), (1, 0)));
-        assert!(matches!(&pending.list[4], (4, Say::Message(Control::Standing(standing))) if standing.view == 3));
+        assert!(
+            matches!(&pending.list[4], (4, Say::Message(Control::Standing(standing))) if standing.view == 3)
+        );
     }
 }

@@ -31,8 +31,12 @@ impl Coordinator {
             if !self.memory.serves(to, chain) {
                 continue;
             }
-            let cluster = self.memory.cluster_of(chain).and_then(|cluster| self.config.clusters.get(usize::from(cluster)));
-            let shares = cluster.map_or(1, |cluster| usize::from(cluster.runtimes + cluster.spare) * 4);
+            let cluster = self
+                .memory
+                .cluster_of(chain)
+                .and_then(|cluster| self.config.clusters.get(usize::from(cluster)));
+            let shares =
+                cluster.map_or(1, |cluster| usize::from(cluster.runtimes + cluster.spare) * 4);
             let account = self.memory.ledgers[at].account();
             let all = account.free + account.granted + account.quarantined;
             self.want(to, self.memory.ledgers[at].id, (all / shares).clamp(1, 16), now);
@@ -67,8 +71,11 @@ impl Coordinator {
             return;
         }
         let is_alone = |peer: Peer| wanting.iter().all(|other| *other == peer);
-        let Some(cluster) = self.memory.cluster_of(self.memory.ledgers[at].id.chain) else { return };
-        let others: Vec<Peer> = self.memory.running_in(cluster).filter(|peer| !is_alone(*peer)).collect();
+        let Some(cluster) = self.memory.cluster_of(self.memory.ledgers[at].id.chain) else {
+            return;
+        };
+        let others: Vec<Peer> =
+            self.memory.running_in(cluster).filter(|peer| !is_alone(*peer)).collect();
         let request = Control::SpareBlocks { pool: self.memory.ledgers[at].id };
         self.pending.extend(others.iter().map(|peer| (peer.node, request.clone())));
         self.demands[at].asked = others;
@@ -117,7 +124,8 @@ impl Coordinator {
     pub(super) fn held(&mut self, by: Peer, pool: PoolId, blocks: &[u32]) {
         let Some(at) = self.memory.pool_at(pool) else { return };
         let ledger = &self.memory.ledgers[at];
-        let unknown: Vec<u32> = blocks.iter().copied().filter(|block| ledger.is_unowned(*block)).collect();
+        let unknown: Vec<u32> =
+            blocks.iter().copied().filter(|block| ledger.is_unowned(*block)).collect();
         if !unknown.is_empty() {
             self.record(Entry::Held { by, pool, blocks: unknown });
         }

@@ -59,7 +59,14 @@ const DOUBLINGS: u32 = 6;
 
 impl Default for Scaling {
     fn default() -> Scaling {
-        Scaling { period: 1_000_000_000, drops: 100, busy_permille: 900, idle_permille: 400, move_flows: 500, calm_periods: 30 }
+        Scaling {
+            period: 1_000_000_000,
+            drops: 100,
+            busy_permille: 900,
+            idle_permille: 400,
+            move_flows: 500,
+            calm_periods: 30,
+        }
     }
 }
 
@@ -97,7 +104,10 @@ fn is_overload(reason: u8) -> bool {
     DropReason::from_index(reason.into()).is_some_and(|reason| {
         matches!(
             reason,
-            DropReason::QueueFull | DropReason::FlowTableFull | DropReason::ParkedOverflow | DropReason::HeldOverflow
+            DropReason::QueueFull
+                | DropReason::FlowTableFull
+                | DropReason::ParkedOverflow
+                | DropReason::HeldOverflow
         )
     })
 }
@@ -125,8 +135,10 @@ impl Coordinator {
     /// Looks at the clusters that are due.
     pub(super) fn scale(&mut self, now: u64) {
         for cluster in 0..self.config.clusters.len() {
-            let (grows, scaling) =
-                (self.config.clusters[cluster].scaling.is_some(), self.config.clusters[cluster].scaling.unwrap_or_default());
+            let (grows, scaling) = (
+                self.config.clusters[cluster].scaling.is_some(),
+                self.config.clusters[cluster].scaling.unwrap_or_default(),
+            );
             if now < self.workloads[cluster].next_look {
                 continue;
             }
@@ -157,17 +169,32 @@ impl Coordinator {
         let workload = &mut self.workloads[cluster];
         let mut loads = Vec::new();
         for (place, hearing) in self.memory.places.iter().zip(&self.hearings) {
-            if usize::from(place.member.cluster) != cluster || place.member.state != MemberState::Running {
+            if usize::from(place.member.cluster) != cluster
+                || place.member.state != MemberState::Running
+            {
                 continue;
             }
             let (peer, report) = (place.member.peer(), &hearing.report);
-            let total = report.drops.iter().filter(|(reason, _)| is_overload(*reason)).map(|(_, count)| count).sum::<u64>()
+            let total = report
+                .drops
+                .iter()
+                .filter(|(reason, _)| is_overload(*reason))
+                .map(|(_, count)| count)
+                .sum::<u64>()
                 + hearing.refused;
             let known = workload.seen.iter().position(|(seen, ..)| *seen == peer);
-            let (before, busy_for) = known.map_or((total, 0), |at| (workload.seen[at].1, workload.seen[at].2));
-            let busy_for = if report.busy_permille >= scaling.busy_permille { busy_for + 1 } else { 0 };
+            let (before, busy_for) =
+                known.map_or((total, 0), |at| (workload.seen[at].1, workload.seen[at].2));
+            let busy_for =
+                if report.busy_permille >= scaling.busy_permille { busy_for + 1 } else { 0 };
             let drops = total.saturating_sub(before);
-            loads.push(Load { peer, drops, busy: report.busy_permille, busy_for, flows: report.flows });
+            loads.push(Load {
+                peer,
+                drops,
+                busy: report.busy_permille,
+                busy_for,
+                flows: report.flows,
+            });
             match known {
                 Some(at) => workload.seen[at] = (peer, total, busy_for),
                 None => workload.seen.push((peer, total, busy_for)),
@@ -181,13 +208,16 @@ impl Coordinator {
     /// recovery is under way.
     fn is_calm(&self, cluster: usize) -> bool {
         let recovers = self.failovers().any(|failover| failover.recovered_at.is_none());
-        let is_settled = |(place, hearing): (&super::Place, &super::Hearing)| match place.member.state {
-            _ if usize::from(place.member.cluster) != cluster => true,
-            MemberState::Running => hearing.report.view >= self.memory.view,
-            MemberState::Failed => place.is_drained,
-            MemberState::Starting | MemberState::Leaving => false,
-        };
-        !recovers && !self.is_waiting_for_manager() && self.memory.places.iter().zip(&self.hearings).all(is_settled)
+        let is_settled =
+            |(place, hearing): (&super::Place, &super::Hearing)| match place.member.state {
+                _ if usize::from(place.member.cluster) != cluster => true,
+                MemberState::Running => hearing.report.view >= self.memory.view,
+                MemberState::Failed => place.is_drained,
+                MemberState::Starting | MemberState::Leaving => false,
+            };
+        !recovers
+            && !self.is_waiting_for_manager()
+            && self.memory.places.iter().zip(&self.hearings).all(is_settled)
     }
 
     fn decide(&mut self, cluster: usize, scaling: &Scaling, loads: &[Load], now: u64) {
@@ -196,11 +226,14 @@ impl Coordinator {
             return;
         }
         let suffers = |load: &&Load| load.drops > scaling.drops || load.busy_for >= BUSY_PERIODS;
-        if let Some(worst) = loads.iter().filter(suffers).max_by_key(|load| (load.drops, load.busy, load.flows)) {
+        if let Some(worst) =
+            loads.iter().filter(suffers).max_by_key(|load| (load.drops, load.busy, load.flows))
+        {
             return self.help(cluster, scaling, worst, loads, now);
         }
         let count = loads.len() as u64;
-        let others_busy = loads.iter().map(|load| u64::from(load.busy)).sum::<u64>() / (count.max(2) - 1);
+        let others_busy =
+            loads.iter().map(|load| u64::from(load.busy)).sum::<u64>() / (count.max(2) - 1);
         let is_spared = count > u64::from(self.config.clusters[cluster].runtimes)
             && loads.iter().all(|load| load.drops == 0)
             && others_busy <= u64::from(scaling.idle_permille);
@@ -222,10 +255,14 @@ impl Coordinator {
     /// Moves flows to a runtime that began when the others had all of them, when there is
     /// time for that.
     fn level(&mut self, cluster: usize, scaling: &Scaling, loads: &[Load]) {
-        let came_late = |load: &&Load| self.at(load.peer).is_some_and(|at| self.hearings[at].came_late);
-        let (least, most) =
-            (loads.iter().filter(came_late).min_by_key(|load| load.flows), loads.iter().max_by_key(|load| load.flows));
-        let is_idle = loads.iter().all(|load| load.drops == 0 && load.busy <= scaling.idle_permille);
+        let came_late =
+            |load: &&Load| self.at(load.peer).is_some_and(|at| self.hearings[at].came_late);
+        let (least, most) = (
+            loads.iter().filter(came_late).min_by_key(|load| load.flows),
+            loads.iter().max_by_key(|load| load.flows),
+        );
+        let is_idle =
+            loads.iter().all(|load| load.drops == 0 && load.busy <= scaling.idle_permille);
         let may_move = self.workloads[cluster].relief.is_none() && is_idle && self.is_calm(cluster);
         let (Some(least), Some(most), true) = (least, most, may_move) else {
             self.workloads[cluster].idle = 0;
@@ -243,28 +280,43 @@ impl Coordinator {
         }
         workload.idle = 0;
         let left = Some((most.flows - least.flows) / 2);
-        workload.relief = Some(Relief { from: most.peer, to: least.peer.node, not: None, left, request: None });
+        workload.relief =
+            Some(Relief { from: most.peer, to: least.peer.node, not: None, left, request: None });
         self.relieve(cluster, scaling);
     }
 
     fn help(&mut self, cluster: usize, scaling: &Scaling, worst: &Load, loads: &[Load], now: u64) {
         let workload = &mut self.workloads[cluster];
         workload.calm = 0;
-        let shrinking = scaling.period.saturating_mul(u64::from(scaling.calm_periods << workload.doublings));
-        if workload.shrunk_at.take().is_some_and(|at| now.saturating_sub(at) < shrinking.saturating_mul(2)) {
+        let shrinking =
+            scaling.period.saturating_mul(u64::from(scaling.calm_periods << workload.doublings));
+        if workload
+            .shrunk_at
+            .take()
+            .is_some_and(|at| now.saturating_sub(at) < shrinking.saturating_mul(2))
+        {
             workload.doublings = (workload.doublings + 1).min(DOUBLINGS);
         }
         let is_free = |place: &&super::Place| {
-            usize::from(place.member.cluster) == cluster && place.is_spare && place.member.state == MemberState::Failed
+            usize::from(place.member.cluster) == cluster
+                && place.is_spare
+                && place.member.state == MemberState::Failed
         };
-        let spare = self.memory.places.iter().find(is_free).map(|place| (place.member.node, Some(place.member.incarnation)));
-        let idle = loads.iter().filter(|load| load.peer != worst.peer && load.flows < worst.flows / 2);
+        let spare = self
+            .memory
+            .places
+            .iter()
+            .find(is_free)
+            .map(|place| (place.member.node, Some(place.member.incarnation)));
+        let idle =
+            loads.iter().filter(|load| load.peer != worst.peer && load.flows < worst.flows / 2);
         let idle = idle.min_by_key(|load| load.flows).map(|load| (load.peer.node, None));
         let Some((to, not)) = spare.or(idle) else {
             self.workloads[cluster].helpless += 1;
             return;
         };
-        self.workloads[cluster].relief = Some(Relief { from: worst.peer, to, not, left: None, request: None });
+        self.workloads[cluster].relief =
+            Some(Relief { from: worst.peer, to, not, left: None, request: None });
         if spare.is_some() {
             self.record(Entry::Restored { node: to, at: now });
         }
@@ -275,10 +327,14 @@ impl Coordinator {
     fn relieve(&mut self, cluster: usize, scaling: &Scaling) {
         let Some(relief) = &self.workloads[cluster].relief else { return };
         let (from, to) = (relief.from, relief.to);
-        let Some(helper) = self.memory.places.iter().find(|place| place.member.node == to) else { return };
-        let has_come = helper.member.state == MemberState::Running && Some(helper.member.incarnation) != relief.not;
+        let Some(helper) = self.memory.places.iter().find(|place| place.member.node == to) else {
+            return;
+        };
+        let has_come = helper.member.state == MemberState::Running
+            && Some(helper.member.incarnation) != relief.not;
         // The first process there is still to come, or came and died.
-        let is_lost = helper.member.state == MemberState::Failed && (helper.start_at.is_none() || relief.left.is_some());
+        let is_lost = helper.member.state == MemberState::Failed
+            && (helper.start_at.is_none() || relief.left.is_some());
         let is_needed = self.memory.running_in(cluster as u16).any(|peer| peer == from);
         if is_lost || !is_needed {
             self.workloads[cluster].relief = None;
@@ -290,7 +346,8 @@ impl Coordinator {
         let flows = self.at(from).map_or(0, |at| self.hearings[at].report.flows);
         let left = relief.left.unwrap_or(flows / 2);
         let step = left.min(scaling.move_flows);
-        let request = if step == 0 { None } else { self.request_move(from.node, Some(to), step, "any").ok() };
+        let request =
+            if step == 0 { None } else { self.request_move(from.node, Some(to), step, "any").ok() };
         if let Some(relief) = &mut self.workloads[cluster].relief {
             relief.left = Some(left);
             relief.request = request.map(|request| (request, 0));
@@ -304,7 +361,11 @@ impl Coordinator {
     pub(super) fn relieved(&mut self, from: Peer, request: u32, moved: u64, last: bool) {
         for cluster in 0..self.workloads.len() {
             let Some(relief) = &mut self.workloads[cluster].relief else { continue };
-            let Some((_, known)) = relief.request.as_mut().filter(|(number, _)| *number == request && relief.from == from) else {
+            let Some((_, known)) = relief
+                .request
+                .as_mut()
+                .filter(|(number, _)| *number == request && relief.from == from)
+            else {
                 continue;
             };
             let news = moved.saturating_sub(*known);

@@ -13,7 +13,13 @@ use holdfast_wire::{DropReason, FlowKey, Meta, Packet, PacketPool, ip_bytes};
 
 impl Edge {
     /// Routes and sends a parsed packet that a chain has released.
-    pub fn handle_egress(&mut self, released: Released<Packet>, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    pub fn handle_egress(
+        &mut self,
+        released: Released<Packet>,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         if released.get().meta.flags & Flags::TURNED != 0 {
             return self.answer_refused(released, now, out, pool);
         }
@@ -44,9 +50,20 @@ impl Edge {
         };
         let Some(&route) = found else {
             let is_dead = self.routes.find(&destination).is_some();
-            self.drops.count(if is_dead { DropReason::NextHopDown } else { DropReason::NoRouteToHost });
+            self.drops.count(if is_dead {
+                DropReason::NextHopDown
+            } else {
+                DropReason::NoRouteToHost
+            });
             let ingress = packet.get().meta.ingress;
-            return self.report_back(ingress, packet.into_inner(), Problem::NoRoute, now, out, pool);
+            return self.report_back(
+                ingress,
+                packet.into_inner(),
+                Problem::NoRoute,
+                now,
+                out,
+                pool,
+            );
         };
         let mtu = self.config.ports[route.port as usize].mtu;
         if is_longer(packet.get(), mtu) && Cut::new(packet.get(), mtu).is_none() {
@@ -135,11 +152,14 @@ impl Edge {
         let Some(cut) = Cut::new(packet.get(), mtu) else { return Err(packet) };
         let at = out.transmit.len();
         for number in 0..cut.later() {
-            let fragment = match pool.take().map(|empty| packet.later_fragment(&cut, number, empty)) {
+            let fragment = match pool.take().map(|empty| packet.later_fragment(&cut, number, empty))
+            {
                 Some(Ok(fragment)) => fragment,
                 failed => {
                     // A datagram without all of its fragments is useless to its receiver.
-                    out.transmit.drain(at..).for_each(|(_, fragment)| pool.put(fragment.into_inner()));
+                    out.transmit
+                        .drain(at..)
+                        .for_each(|(_, fragment)| pool.put(fragment.into_inner()));
                     let reason = match failed {
                         Some(Err(empty)) => {
                             pool.put(empty);
@@ -161,7 +181,14 @@ impl Edge {
     /// Refuses a packet that is longer than the port's MTU and was not cut. A sender that
     /// forbade fragments is told the size (RFC 1191, section 4; RFC 4443, section 3.2). A
     /// sender that allows them would not listen.
-    fn refuse_too_long(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    fn refuse_too_long(
+        &mut self,
+        port: u8,
+        packet: Packet,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         if may_cut(&packet) {
             return self.drop(packet, DropReason::FrameTooLarge, pool);
         }
@@ -190,8 +217,14 @@ impl Edge {
 
     /// Handles a packet of [`EdgeOut::reinject`]. The packet goes to its chain without
     /// the checks that a stranger's packet gets.
-    pub fn handle_reinjected(&mut self, port: u8, mut packet: Packet, pool: &mut dyn PacketPool) -> Option<(FlowKey, Packet)> {
-        packet.meta = Meta { flags: packet.meta.flags & Flags::OWN, ingress: port, ..Meta::default() };
+    pub fn handle_reinjected(
+        &mut self,
+        port: u8,
+        mut packet: Packet,
+        pool: &mut dyn PacketPool,
+    ) -> Option<(FlowKey, Packet)> {
+        packet.meta =
+            Meta { flags: packet.meta.flags & Flags::OWN, ingress: port, ..Meta::default() };
         let is_parsed = packet.parse().is_ok();
         let (key, reason) = if is_parsed && packet.layers.fragment {
             (self.fragments.key_of(&packet), DropReason::FragmentUnknown)
@@ -230,7 +263,14 @@ impl Edge {
                 }
                 Due::Unreachable(port, packet) => {
                     self.drops.count(DropReason::NeighborUnresolved);
-                    self.report_back(port, packet.into_inner(), Problem::HostUnreachable, now, out, pool);
+                    self.report_back(
+                        port,
+                        packet.into_inner(),
+                        Problem::HostUnreachable,
+                        now,
+                        out,
+                        pool,
+                    );
                 }
             }
         }

@@ -35,7 +35,10 @@ pub(super) enum Refused {
 /// # Errors
 /// If a header, or the protocol behind the headers, is unknown to the box.
 pub(super) fn read(packet: &Packet) -> Result<(), Refused> {
-    let ip = packet.bytes().get(usize::from(packet.layers.l3)..usize::from(packet.layers.end)).unwrap_or(&[]);
+    let ip = packet
+        .bytes()
+        .get(usize::from(packet.layers.l3)..usize::from(packet.layers.end))
+        .unwrap_or(&[]);
     let problem = |code, at: usize| Err(Refused::With(Problem::Parameter { code, at: at as u32 }));
     let (mut says, mut at) = (NEXT_HEADER, HEADER);
     // Parsing has checked that all headers are whole, and not too many.
@@ -76,7 +79,11 @@ fn options(header: &[u8], place: usize) -> Result<(), Refused> {
             at += 1;
             continue;
         }
-        let Some(len) = header.get(at + 1).map(|len| usize::from(*len) + 2).filter(|len| at + len <= header.len()) else {
+        let Some(len) = header
+            .get(at + 1)
+            .map(|len| usize::from(*len) + 2)
+            .filter(|len| at + len <= header.len())
+        else {
             return Err(Refused::Silently);
         };
         match kind >> 6 {
@@ -85,7 +92,12 @@ fn options(header: &[u8], place: usize) -> Result<(), Refused> {
             1 => return Err(Refused::Silently),
             // Types 10 and 11 differ for multicast destinations only, and this one is
             // unicast.
-            _ => return Err(Refused::With(Problem::Parameter { code: UNKNOWN_OPTION, at: (place + at) as u32 })),
+            _ => {
+                return Err(Refused::With(Problem::Parameter {
+                    code: UNKNOWN_OPTION,
+                    at: (place + at) as u32,
+                }));
+            }
         }
         at += len;
     }

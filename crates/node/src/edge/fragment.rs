@@ -80,7 +80,12 @@ impl Datagram {
             Network::V4 => {
                 let ip = packet.ipv4()?;
                 let (source, destination) = (map_v4(ip.source), map_v4(ip.destination));
-                Some(Datagram { source, destination, id: ip.id.get().into(), protocol: packet.layers.protocol })
+                Some(Datagram {
+                    source,
+                    destination,
+                    id: ip.id.get().into(),
+                    protocol: packet.layers.protocol,
+                })
             }
             Network::V6 => {
                 let ip = packet.ipv6()?;
@@ -158,7 +163,10 @@ impl Entry {
         }
         let beyond_end = self.total.is_some_and(|total| to > total || is_last);
         let before_end = is_last && stretches.last().is_some_and(|&(_, end)| end > to);
-        if beyond_end || before_end || stretches.iter().any(|&(start, end)| from < end && start < to) {
+        if beyond_end
+            || before_end
+            || stretches.iter().any(|&(start, end)| from < end && start < to)
+        {
             return Arrival::Overlap;
         }
         let at = stretches.partition_point(|&(start, _)| start < from);
@@ -266,7 +274,9 @@ impl Fragments {
     /// Handles a parsed packet with [`Layers::fragment`](holdfast_wire::Layers) set.
     pub fn handle(&mut self, packet: Packet, now: u64) -> Fragmented {
         self.handle_timeout(now);
-        let Some(datagram) = Datagram::of(&packet) else { return Fragmented::Dropped(packet, DropReason::BadFragment) };
+        let Some(datagram) = Datagram::of(&packet) else {
+            return Fragmented::Dropped(packet, DropReason::BadFragment);
+        };
         let number = self.entry_of(datagram, now);
         let at = self.at(number);
         let entry = &mut self.entries[at];
@@ -285,7 +295,9 @@ impl Fragments {
                 return Fragmented::Dropped(packet, DropReason::BadFragment);
             }
             Arrival::Duplicate => return Fragmented::Dropped(packet, DropReason::StaleDuplicate),
-            Arrival::TooScattered => return Fragmented::Dropped(packet, DropReason::FragmentTableFull),
+            Arrival::TooScattered => {
+                return Fragmented::Dropped(packet, DropReason::FragmentTableFull);
+            }
         }
         if from > 0 {
             return match entry.key {
@@ -296,7 +308,9 @@ impl Fragments {
         // A first fragment without a key of this datagram: an ICMP error about another
         // packet. Errors are short enough for every network (RFC 1812, section 4.3.2.3;
         // RFC 4443, section 2.4), so the fragments behind it belong to no flow.
-        match FlowKey::of(&packet).filter(|key| (key.source, key.destination) == (datagram.source, datagram.destination)) {
+        match FlowKey::of(&packet)
+            .filter(|key| (key.source, key.destination) == (datagram.source, datagram.destination))
+        {
             Some(key) => {
                 entry.key = Some(key);
                 self.release(at, key);
@@ -393,7 +407,10 @@ impl Fragments {
         while self.free == NONE || self.held_bytes + packet.len() > self.limits.held_bytes {
             match self.waiting.0 {
                 NONE => return Fragmented::Dropped(packet, DropReason::FragmentTableFull),
-                longest => self.drop_held(self.slots[longest as usize].entry as usize, DropReason::FragmentTableFull),
+                longest => self.drop_held(
+                    self.slots[longest as usize].entry as usize,
+                    DropReason::FragmentTableFull,
+                ),
             }
         }
         let place = self.free;

@@ -69,8 +69,10 @@ pub(crate) fn turn_echo(packet: &mut Packet) {
     if let Ok((header, _)) = Icmp::mut_from_prefix(packet.l4_mut()) {
         let (old, new) = (header.kind, if is_v6 { icmpv6::ECHO_REPLY } else { icmp::ECHO_REPLY });
         header.kind = new;
-        header.checksum =
-            checksum::Delta::new().word(u16::from(old) << 8, u16::from(new) << 8).apply(header.checksum.get()).into();
+        header.checksum = checksum::Delta::new()
+            .word(u16::from(old) << 8, u16::from(new) << 8)
+            .apply(header.checksum.get())
+            .into();
     }
     if is_v6 {
         take_off_extensions(packet);
@@ -79,7 +81,8 @@ pub(crate) fn turn_echo(packet: &mut Packet) {
 
 /// Removes the extension headers of an echo request: the reply has none.
 fn take_off_extensions(packet: &mut Packet) {
-    let (front, l4) = (usize::from(packet.layers.l3) + build::Ipv6::LEN, usize::from(packet.layers.l4));
+    let (front, l4) =
+        (usize::from(packet.layers.l3) + build::Ipv6::LEN, usize::from(packet.layers.l4));
     let len = packet.l4().len() as u16;
     if let Some(ip) = packet.ipv6_mut()
         && l4 > front
@@ -94,12 +97,16 @@ fn take_off_extensions(packet: &mut Packet) {
 /// Makes the packet into an error about itself, from `from` to its source, short enough
 /// for the MTU of its port. False, with the packet spoiled, if that is not possible.
 pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu: u16) -> bool {
-    let Some(mut ethernet) = packet.bytes().first_chunk::<{ Ethernet::LEN }>().copied() else { return false };
+    let Some(mut ethernet) = packet.bytes().first_chunk::<{ Ethernet::LEN }>().copied() else {
+        return false;
+    };
     // The error does not get the tag that a function has put on.
     ethernet[12..].copy_from_slice(&packet.layers.ethertype.to_be_bytes());
     match packet.layers.network {
         Network::V4 => {
-            let (Some(from), Some(to)) = (unmap_v4(from), packet.ipv4().map(|ip| ip.source)) else { return false };
+            let (Some(from), Some(to)) = (unmap_v4(from), packet.ipv4().map(|ip| ip.source)) else {
+                return false;
+            };
             let (kind, code, rest) = match problem {
                 Problem::TimeExceeded => (icmp::TIME_EXCEEDED, 0, 0),
                 Problem::NotReassembled => (icmp::TIME_EXCEEDED, 1, 0),
@@ -120,7 +127,9 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
             // small for its errors.
             let room = usize::from(mtu).saturating_sub(build::Ipv4::LEN + IcmpError::LEN).max(28);
             let quote = IcmpError::MAX_QUOTE.min(room);
-            let Some(frame) = around_quote(packet, MESSAGE + IcmpError::LEN, quote) else { return false };
+            let Some(frame) = around_quote(packet, MESSAGE + IcmpError::LEN, quote) else {
+                return false;
+            };
             frame[..IP].copy_from_slice(&ethernet);
             let written = IcmpError { kind, code, rest }.write(&mut frame[MESSAGE..]);
             written.and_then(|()| ip.write(&mut frame[IP..])).is_ok()
@@ -143,7 +152,11 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
             let ip = build::Ipv6::new(*from, to, proto::ICMPV6);
             const IP: usize = Ethernet::LEN;
             const MESSAGE: usize = IP + build::Ipv6::LEN;
-            let Some(frame) = around_quote(packet, MESSAGE + Icmpv6Error::LEN, Icmpv6Error::MAX_QUOTE) else { return false };
+            let Some(frame) =
+                around_quote(packet, MESSAGE + Icmpv6Error::LEN, Icmpv6Error::MAX_QUOTE)
+            else {
+                return false;
+            };
             frame[..IP].copy_from_slice(&ethernet);
             let written = Icmpv6Error { kind, code, rest }.write(&mut frame[MESSAGE..], from, &to);
             written.and_then(|()| ip.write(&mut frame[IP..])).is_ok()

@@ -81,7 +81,12 @@ impl Watch {
         let mut memory = sessions.memory(at)?;
         // Most often the list is empty.
         if !self.dead.is_empty() {
-            memory.mark(sessions.iter().nth(at).is_some_and(|(port, peer, _)| self.dead.contains(&(port, *peer))));
+            memory.mark(
+                sessions
+                    .iter()
+                    .nth(at)
+                    .is_some_and(|(port, peer, _)| self.dead.contains(&(port, *peer))),
+            );
         }
         Some(memory)
     }
@@ -91,7 +96,9 @@ impl Watch {
         let (port, peer, session) = self.sessions.as_ref()?.iter().nth(at)?;
         let peer = *peer;
         let is_switched_off = session.remote().0 == State::AdminDown;
-        let is_lost = change.is_some_and(|change| change.from == State::Up && change.to == State::Down) && !session.was_away();
+        let is_lost = change
+            .is_some_and(|change| change.from == State::Up && change.to == State::Down)
+            && !session.was_away();
         if session.state() == State::Up || is_switched_off {
             self.dead.retain(|dead| *dead != (port, peer));
         } else if is_lost {
@@ -111,7 +118,8 @@ impl Edge {
         }
         watch.dead.clear();
         let (random, memories) = (&mut watch.random, core::mem::take(&mut watch.memories));
-        watch.sessions = serves.then(|| Sessions::resume(watch.peers.clone(), &memories, &mut || draw(random), now));
+        watch.sessions = serves
+            .then(|| Sessions::resume(watch.peers.clone(), &memories, &mut || draw(random), now));
         let sessions = watch.sessions.iter().flat_map(Sessions::iter).zip(&memories);
         let was_dead = |session: &Session, memory: &Option<Memory>| {
             session.state() != State::Up && memory.as_ref().is_some_and(Memory::is_marked)
@@ -124,7 +132,10 @@ impl Edge {
     /// the key is the same, or there is no such router.
     pub fn set_bfd_key(&mut self, port: u8, peer: &[u8; 16], key: &Key, now: u64) -> bool {
         let Watch { peers, sessions, .. } = &mut self.watch;
-        let Some(at) = peers.iter().position(|known| known.port == port && known.address == *peer) else { return false };
+        let Some(at) = peers.iter().position(|known| known.port == port && known.address == *peer)
+        else {
+            return false;
+        };
         let own = &mut peers[at].settings.key;
         if own.as_ref().is_some_and(|own| own.is_same(key)) {
             return false;
@@ -169,14 +180,22 @@ impl Edge {
     /// the router, and whether the router is known to be dead.
     pub fn liveness(&self) -> impl Iterator<Item = (u8, &[u8; 16], &Session, bool)> {
         let all = self.watch.sessions.iter().flat_map(Sessions::iter);
-        all.map(|(port, peer, session)| (port, peer, session, self.watch.dead.contains(&(port, *peer))))
+        all.map(|(port, peer, session)| {
+            (port, peer, session, self.watch.dead.contains(&(port, *peer)))
+        })
     }
 
     /// True for a control packet of a watched router, to the box's own address, from this
     /// very link (RFC 5881, sections 4 and 5). All other packets to that UDP port are
     /// treated as without BFD.
     #[inline]
-    pub(super) fn is_bfd(&self, port: u8, packet: &Packet, source: &[u8; 16], destination: &[u8; 16]) -> bool {
+    pub(super) fn is_bfd(
+        &self,
+        port: u8,
+        packet: &Packet,
+        source: &[u8; 16],
+        destination: &[u8; 16],
+    ) -> bool {
         let Some(sessions) = &self.watch.sessions else { return false };
         packet.ttl() == Some(bfd::TTL)
             && !packet.layers.fragment
@@ -186,7 +205,14 @@ impl Edge {
             && sessions.find(port, source).is_some()
     }
 
-    pub(super) fn handle_bfd(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    pub(super) fn handle_bfd(
+        &mut self,
+        port: u8,
+        packet: Packet,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let result = self.hear(port, &packet, now);
         match result {
             Ok(None) => {}
@@ -203,17 +229,28 @@ impl Edge {
 
     /// Handles a packet of a router's session. Returns the session's place and the
     /// change, if the packet belongs to a session.
-    fn hear(&mut self, port: u8, packet: &Packet, now: u64) -> Result<Option<(usize, Option<Liveness>)>, DropReason> {
-        let Some((source, destination)) = super::addresses(packet) else { return Err(DropReason::Truncated) };
+    fn hear(
+        &mut self,
+        port: u8,
+        packet: &Packet,
+        now: u64,
+    ) -> Result<Option<(usize, Option<Liveness>)>, DropReason> {
+        let Some((source, destination)) = super::addresses(packet) else {
+            return Err(DropReason::Truncated);
+        };
         // The length was checked when the packet was parsed.
         let len = packet.udp().map_or(0, |udp| usize::from(udp.len.get()));
-        let Some(datagram) = packet.l4().get(..len).filter(|datagram| datagram.len() >= build::Udp::LEN) else {
+        let Some(datagram) =
+            packet.l4().get(..len).filter(|datagram| datagram.len() >= build::Udp::LEN)
+        else {
             return Err(DropReason::Truncated);
         };
         let has_checksum = datagram[6..8] != [0; 2];
         let sum = match (unmap_v4(&source), unmap_v4(&destination)) {
             (Some(_), Some(_)) if !has_checksum => 0,
-            (Some(source), Some(destination)) => checksum::transport(&source, &destination, proto::UDP, datagram),
+            (Some(source), Some(destination)) => {
+                checksum::transport(&source, &destination, proto::UDP, datagram)
+            }
             // Over IPv6 a checksum is required (RFC 8200, section 8.1).
             _ if !has_checksum => 1,
             _ => checksum::transport(&source, &destination, proto::UDP, datagram),
@@ -222,12 +259,14 @@ impl Edge {
             return Err(DropReason::BadChecksum);
         }
         let Some(sessions) = &mut self.watch.sessions else { return Ok(None) };
-        let changed = sessions.handle(port, &source, &datagram[build::Udp::LEN..], now).map_err(|discard| match discard {
-            Discard::Malformed(_) => DropReason::BfdMalformed,
-            Discard::NoSession => DropReason::BfdNoSession,
-            Discard::Unauthenticated => DropReason::BfdUnauthenticated,
-            Discard::Replayed => DropReason::BfdReplayed,
-        })?;
+        let changed = sessions.handle(port, &source, &datagram[build::Udp::LEN..], now).map_err(
+            |discard| match discard {
+                Discard::Malformed(_) => DropReason::BfdMalformed,
+                Discard::NoSession => DropReason::BfdNoSession,
+                Discard::Unauthenticated => DropReason::BfdUnauthenticated,
+                Discard::Replayed => DropReason::BfdReplayed,
+            },
+        )?;
         let Some(at) = sessions.find(port, &source) else { return Ok(None) };
         Ok(Some((at, self.watch.judge(at, changed.map(|(_, change)| change)))))
     }
@@ -249,7 +288,9 @@ impl Edge {
         let mut payload = [0; MAX_LEN];
         while let Some(outgoing) = {
             let Watch { sessions, random, .. } = &mut self.watch;
-            sessions.as_mut().and_then(|sessions| sessions.poll_transmit(now, &mut || draw(random), &mut payload))
+            sessions.as_mut().and_then(|sessions| {
+                sessions.poll_transmit(now, &mut || draw(random), &mut payload)
+            })
         } {
             // The note comes before the packet leaves, so that no sequence number goes
             // out twice.
@@ -261,14 +302,26 @@ impl Edge {
                 continue;
             };
             packet.clear();
-            let written = write(&mut packet, (&source, &outgoing.peer), outgoing.source_port, &payload[..outgoing.len]);
+            let written = write(
+                &mut packet,
+                (&source, &outgoing.peer),
+                outgoing.source_port,
+                &payload[..outgoing.len],
+            );
             if written.is_err() || packet.parse().is_err() {
                 // The packet is shorter than any buffer.
                 pool.put(packet);
                 continue;
             }
             self.originate(outgoing.port);
-            self.send_by(outgoing.port, &outgoing.peer, Released::stateless(packet), now, out, pool);
+            self.send_by(
+                outgoing.port,
+                &outgoing.peer,
+                Released::stateless(packet),
+                now,
+                out,
+                pool,
+            );
         }
     }
 }
@@ -285,8 +338,13 @@ pub(super) fn write(
     let ethernet = |ethertype| Ethernet { destination: [0; 6], source: [0; 6], ethertype };
     match (unmap_v4(from), unmap_v4(to)) {
         (Some(from), Some(to)) => {
-            let frame = packet.extend_back(Ethernet::LEN + build::Ipv4::LEN + segment).ok_or(DoesNotFit)?;
-            let ip = build::Ipv4 { ttl: bfd::TTL, tos: TRAFFIC_CLASS, ..build::Ipv4::new(from, to, proto::UDP) };
+            let frame =
+                packet.extend_back(Ethernet::LEN + build::Ipv4::LEN + segment).ok_or(DoesNotFit)?;
+            let ip = build::Ipv4 {
+                ttl: bfd::TTL,
+                tos: TRAFFIC_CLASS,
+                ..build::Ipv4::new(from, to, proto::UDP)
+            };
             let datagram = &mut frame[Ethernet::LEN + build::Ipv4::LEN..];
             datagram[build::Udp::LEN..].copy_from_slice(payload);
             udp.write(datagram, &Ends::V4(from, to))?;
@@ -294,7 +352,8 @@ pub(super) fn write(
             ethernet(ETHERTYPE_IPV4).write(frame)
         }
         _ => {
-            let frame = packet.extend_back(Ethernet::LEN + build::Ipv6::LEN + segment).ok_or(DoesNotFit)?;
+            let frame =
+                packet.extend_back(Ethernet::LEN + build::Ipv6::LEN + segment).ok_or(DoesNotFit)?;
             let base = build::Ipv6::new(*from, *to, proto::UDP);
             let ip = build::Ipv6 { hop_limit: bfd::TTL, traffic_class: TRAFFIC_CLASS, ..base };
             let datagram = &mut frame[Ethernet::LEN + build::Ipv6::LEN..];

@@ -18,10 +18,13 @@ impl Edge {
     /// True if packets to this address are for the box. At an address that a chain uses
     /// too, as in masquerading, only ping is, unless it comes in fragments.
     pub(super) fn is_local(&self, port: u8, packet: &Packet, destination: &[u8; 16]) -> bool {
-        if icmp::is_echo_request(packet) && self.config.answers_ping.iter().any(|prefix| prefix.contains(destination)) {
+        if icmp::is_echo_request(packet)
+            && self.config.answers_ping.iter().any(|prefix| prefix.contains(destination))
+        {
             return true;
         }
-        self.is_own(port, destination) && (!self.is_owned(destination) || icmp::is_echo_request(packet))
+        self.is_own(port, destination)
+            && (!self.is_owned(destination) || icmp::is_echo_request(packet))
     }
 
     /// True if a station at this port may know this own address, or the operator lets
@@ -31,9 +34,13 @@ impl Edge {
     fn is_known_at(&self, port: u8, address: &[u8; 16]) -> bool {
         let private = Prefix::private();
         let is_private = |address: &[u8; 16]| private.iter().any(|prefix| prefix.contains(address));
-        let is_alike = |own: &[u8; 16]| unmap_v4(own).is_some() == unmap_v4(address).is_some() && is_private(own);
+        let is_alike = |own: &[u8; 16]| {
+            unmap_v4(own).is_some() == unmap_v4(address).is_some() && is_private(own)
+        };
         let is_asked_for = self.config.answers_ping.iter().any(|prefix| prefix.contains(address));
-        is_asked_for || !is_private(address) || self.own.iter().any(|own| own.port == port && is_alike(&own.address))
+        is_asked_for
+            || !is_private(address)
+            || self.own.iter().any(|own| own.port == port && is_alike(&own.address))
     }
 
     /// Handles a packet for the box itself: ping is answered, everything else refused.
@@ -47,7 +54,8 @@ impl Edge {
         out: &mut EdgeOut,
         pool: &mut dyn PacketPool,
     ) {
-        if !addresses(&packet).is_some_and(|(_, destination)| self.is_known_at(port, &destination)) {
+        if !addresses(&packet).is_some_and(|(_, destination)| self.is_known_at(port, &destination))
+        {
             return self.drop(packet, DropReason::Local, pool);
         }
         if packet.layers.fragment {
@@ -68,7 +76,9 @@ impl Edge {
         {
             self.drops.count(DropReason::Local);
             return match refused {
-                extension::Refused::With(problem) => self.answer_problem(port, packet, problem, now, out, pool),
+                extension::Refused::With(problem) => {
+                    self.answer_problem(port, packet, problem, now, out, pool)
+                }
                 extension::Refused::Silently => pool.put(packet),
             };
         }
@@ -82,7 +92,9 @@ impl Edge {
         }
         self.drops.count(DropReason::Local);
         match packet.layers.protocol {
-            proto::UDP => self.answer_problem(port, packet, Problem::PortUnreachable, now, out, pool),
+            proto::UDP => {
+                self.answer_problem(port, packet, Problem::PortUnreachable, now, out, pool)
+            }
             proto::TCP => {
                 let is_reset = packet.tcp().is_none_or(|tcp| tcp.flags & tcp_flags::RST != 0);
                 if is_reset || !reset::reset(&mut packet) || !self.resets.admit(now) {
@@ -98,10 +110,22 @@ impl Edge {
     /// Drops fragments for the box itself whose datagrams are not complete in time. The
     /// sender of a first fragment is told (RFC 1122, section 3.3.2; RFC 8200, section
     /// 4.5).
-    pub(super) fn expire_fragments(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    pub(super) fn expire_fragments(
+        &mut self,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         while let Some(packet) = self.reassembly.poll_expired(now) {
             self.drops.count(DropReason::LocalFragment);
-            self.answer_problem(packet.meta.ingress, packet, Problem::NotReassembled, now, out, pool);
+            self.answer_problem(
+                packet.meta.ingress,
+                packet,
+                Problem::NotReassembled,
+                now,
+                out,
+                pool,
+            );
         }
     }
 }

@@ -37,7 +37,10 @@ use holdfast_protection::Released;
 use holdfast_wire::build::link_local;
 use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Mac};
 use holdfast_wire::selector::Prefix;
-use holdfast_wire::{DropCounters, DropReason, FlowKey, Network, Packet, PacketPool, checksum, ip_bytes, map_v4, unmap_v4};
+use holdfast_wire::{
+    DropCounters, DropReason, FlowKey, Network, Packet, PacketPool, checksum, ip_bytes, map_v4,
+    unmap_v4,
+};
 use icmp::Problem;
 use liveness::Watch;
 use neighbors::Neighbors;
@@ -169,10 +172,16 @@ impl Own {
 
     /// All addresses of a port, with the link-local one (RFC 4862, section 5.3) last.
     fn of_port(at: u8, port: &EdgePort, routes: &[EdgeRoute]) -> Vec<Own> {
-        let mut own: Vec<Own> = port.addresses.iter().filter_map(|&(address, len)| Own::new(at, address, len)).collect();
+        let mut own: Vec<Own> = port
+            .addresses
+            .iter()
+            .filter_map(|&(address, len)| Own::new(at, address, len))
+            .collect();
         let is_v6 = |address: &[u8; 16]| unmap_v4(address).is_none();
-        let mut gateways = routes.iter().filter(|route| route.port == at).filter_map(|route| route.gateway);
-        let speaks_v6 = own.iter().any(|own| is_v6(&own.address)) || gateways.any(|gateway| gateway.is_ipv6());
+        let mut gateways =
+            routes.iter().filter(|route| route.port == at).filter_map(|route| route.gateway);
+        let speaks_v6 =
+            own.iter().any(|own| is_v6(&own.address)) || gateways.any(|gateway| gateway.is_ipv6());
         if speaks_v6 && !own.iter().any(|own| is_v6(&own.address) && is_link_local(&own.address)) {
             own.extend(Own::new(at, link_local(&port.mac).into(), 64));
         }
@@ -211,16 +220,24 @@ impl Edge {
                 && config.bfd.len() <= bfd::MAX_SESSIONS
                 && config.routes.iter().all(|route| usize::from(route.port) < config.ports.len())
         );
-        let own: Vec<Own> =
-            (0u8..).zip(&config.ports).flat_map(|(port, entry)| Own::of_port(port, entry, &config.routes)).collect();
+        let own: Vec<Own> = (0u8..)
+            .zip(&config.ports)
+            .flat_map(|(port, entry)| Own::of_port(port, entry, &config.routes))
+            .collect();
         // No route leads to a link-local address: each link has its own.
-        let networks = own.iter().filter(|own| !is_link_local(&own.address)).map(|own| (own.network, own.port));
+        let networks = own
+            .iter()
+            .filter(|own| !is_link_local(&own.address))
+            .map(|own| (own.network, own.port));
         let beside = config.routes.iter().filter_map(|route| {
             let gateway = ip_bytes(route.gateway?);
-            let is_known = own.iter().any(|own| own.port == route.port && own.network.contains(&gateway));
-            (!is_known && !is_link_local(&gateway)).then_some((Prefix::host(route.gateway?), route.port))
+            let is_known =
+                own.iter().any(|own| own.port == route.port && own.network.contains(&gateway));
+            (!is_known && !is_link_local(&gateway))
+                .then_some((Prefix::host(route.gateway?), route.port))
         });
-        let connected = networks.chain(beside).map(|(prefix, port)| EdgeRoute { prefix, port, gateway: None });
+        let connected =
+            networks.chain(beside).map(|(prefix, port)| EdgeRoute { prefix, port, gateway: None });
         let routes: Vec<EdgeRoute> = config.routes.iter().copied().chain(connected).collect();
         // Another seed on every box, the same one on every start.
         let macs: Vec<u8> = config.ports.iter().flat_map(|port| port.mac).collect();
@@ -293,7 +310,9 @@ impl Edge {
     /// True for an address of the box itself, as seen from this port: a link-local one is
     /// another station's on another link.
     fn is_own(&self, port: u8, address: &[u8; 16]) -> bool {
-        self.own.iter().any(|own| own.address == *address && (own.port == port || !is_link_local(address)))
+        self.own
+            .iter()
+            .any(|own| own.address == *address && (own.port == port || !is_link_local(address)))
     }
 
     /// True for an address of this very port.
@@ -326,27 +345,34 @@ impl Edge {
     fn is_on_link(&self, port: u8, address: &[u8; 16]) -> bool {
         is_link_local(address)
             || self.own.iter().any(|own| own.port == port && own.network.contains(address))
-            || self
-                .config
-                .routes
-                .iter()
-                .any(|route| route.port == port && route.gateway.is_some_and(|ip| ip_bytes(ip) == *address))
+            || self.config.routes.iter().any(|route| {
+                route.port == port && route.gateway.is_some_and(|ip| ip_bytes(ip) == *address)
+            })
     }
 
     /// The box's address on a port towards another address: in the same network if there
     /// is one, in any case of the same family.
     fn own_address(&self, port: u8, towards: &[u8; 16]) -> Option<[u8; 16]> {
         let is_v4 = unmap_v4(towards).is_some();
-        let candidates = self.own.iter().filter(|own| own.port == port && unmap_v4(&own.address).is_some() == is_v4);
-        let best = candidates.min_by_key(|own| (!own.network.contains(towards), is_link_local(&own.address)))?;
+        let candidates = self
+            .own
+            .iter()
+            .filter(|own| own.port == port && unmap_v4(&own.address).is_some() == is_v4);
+        let best = candidates
+            .min_by_key(|own| (!own.network.contains(towards), is_link_local(&own.address)))?;
         Some(best.address)
     }
 
     /// The source address of an ICMP error that leaves by this port. The address that the
     /// packet was for is taken if it is one of the box (RFC 4443, section 2.2 (a)), over
     /// IPv4 one of this port; otherwise an address of the port.
-    fn error_source(&self, port: u8, (source, destination): (&[u8; 16], &[u8; 16])) -> Option<[u8; 16]> {
-        let is_asked = self.is_ports(port, destination) || (unmap_v4(source).is_none() && self.is_own(port, destination));
+    fn error_source(
+        &self,
+        port: u8,
+        (source, destination): (&[u8; 16], &[u8; 16]),
+    ) -> Option<[u8; 16]> {
+        let is_asked = self.is_ports(port, destination)
+            || (unmap_v4(source).is_none() && self.is_own(port, destination));
         if is_asked { Some(*destination) } else { self.leaving_address(port, source) }
     }
 
@@ -354,8 +380,13 @@ impl Edge {
     /// the receiver could know none of that port's, another one of the box.
     fn leaving_address(&self, port: u8, towards: &[u8; 16]) -> Option<[u8; 16]> {
         let is_v4 = unmap_v4(towards).is_some();
-        let is_known = |address: &[u8; 16]| is_v4 || !is_link_local(address) || is_link_local(towards);
-        let mut others = self.own.iter().map(|own| own.address).filter(|address| unmap_v4(address).is_some() == is_v4);
+        let is_known =
+            |address: &[u8; 16]| is_v4 || !is_link_local(address) || is_link_local(towards);
+        let mut others = self
+            .own
+            .iter()
+            .map(|own| own.address)
+            .filter(|address| unmap_v4(address).is_some() == is_v4);
         let here = self.own_address(port, towards).filter(is_known);
         here.or_else(|| others.find(|address| !is_link_local(address)))
     }
@@ -402,7 +433,9 @@ impl Edge {
                 self.handle_arp(port, packet, now, out, pool);
                 None
             }
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => self.handle_ip(port, packet, is_unicast, now, out, pool),
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {
+                self.handle_ip(port, packet, is_unicast, now, out, pool)
+            }
             _ => {
                 self.drop(packet, DropReason::UnknownEthertype, pool);
                 None
@@ -425,7 +458,9 @@ impl Edge {
         };
         // An IPv4-mapped address in an IPv6 header would pass for the IPv4 host (RFC
         // 4942, section 2.2).
-        if packet.layers.network == Network::V6 && (unmap_v4(&source).is_some() || unmap_v4(&destination).is_some()) {
+        if packet.layers.network == Network::V6
+            && (unmap_v4(&source).is_some() || unmap_v4(&destination).is_some())
+        {
             self.drop(packet, DropReason::BadSource, pool);
             return None;
         }
@@ -491,7 +526,9 @@ impl Edge {
     }
 
     fn drop_fragments(&mut self, pool: &mut dyn PacketPool) {
-        while let Some((packet, reason)) = self.fragments.poll_dropped().or_else(|| self.reassembly.poll_dropped()) {
+        while let Some((packet, reason)) =
+            self.fragments.poll_dropped().or_else(|| self.reassembly.poll_dropped())
+        {
             self.drop(packet, reason, pool);
         }
     }
@@ -513,7 +550,9 @@ impl Edge {
         }
         // A routing header to the box itself is answered by a parameter problem (RFC
         // 5095, section 3).
-        if packet.layers.source_route && !(packet.layers.network == Network::V6 && self.is_local(port, packet, destination)) {
+        if packet.layers.source_route
+            && !(packet.layers.network == Network::V6 && self.is_local(port, packet, destination))
+        {
             return Some(DropReason::SourceRoute);
         }
         if !is_unicast || is_multicast(destination) || self.is_broadcast(destination) {
@@ -528,7 +567,8 @@ impl Edge {
         }
         // RFC 4291, section 2.5.6: neither is forwarded. The box itself may be asked on
         // the link.
-        if (is_link_local(destination) || is_link_local(source)) && !self.is_own(port, destination) {
+        if (is_link_local(destination) || is_link_local(source)) && !self.is_own(port, destination)
+        {
             return Some(DropReason::LinkLocal);
         }
         self.is_spoofed(port, source).then_some(DropReason::SpoofedSource)
@@ -541,7 +581,9 @@ impl Edge {
         }
         let is_checked = self.config.ports[usize::from(port)].reverse_path == ReversePath::Feasible;
         // A link-local address is on every link.
-        is_checked && !is_link_local(source) && !self.routes.lead_by(source, port, |route| self.watch.may_use(route))
+        is_checked
+            && !is_link_local(source)
+            && !self.routes.lead_by(source, port, |route| self.watch.may_use(route))
     }
 
     /// Makes the packet an error about itself, as far as that is allowed; otherwise frees
@@ -554,8 +596,10 @@ impl Edge {
         now: u64,
         pool: &mut dyn PacketPool,
     ) -> Option<Packet> {
-        let from = addresses(&packet).and_then(|(source, destination)| self.error_source(port, (&source, &destination)));
-        if let (Some(from), Some(mtu)) = (from, self.config.ports.get(usize::from(port)).map(|port| port.mtu))
+        let from = addresses(&packet)
+            .and_then(|(source, destination)| self.error_source(port, (&source, &destination)));
+        if let (Some(from), Some(mtu)) =
+            (from, self.config.ports.get(usize::from(port)).map(|port| port.mtu))
             && icmp::may_report(&packet)
             && self.errors.admit(now)
             && icmp::report(&mut packet, problem, &from, mtu)
@@ -584,7 +628,13 @@ impl Edge {
 
     /// Sends a packet of the box's own by the port that its cause came from, to the
     /// station that sent the cause.
-    fn send_back(&mut self, port: u8, packet: Released<Packet>, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    fn send_back(
+        &mut self,
+        port: u8,
+        packet: Released<Packet>,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let before = out.transmit.len();
         self.address_back(port, packet, out, pool);
         // A dropped packet is in a drop counter, but did not come by a port: it counts as
@@ -594,7 +644,13 @@ impl Edge {
         }
     }
 
-    fn address_back(&mut self, port: u8, packet: Released<Packet>, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    fn address_back(
+        &mut self,
+        port: u8,
+        packet: Released<Packet>,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let Some(mac) = self.config.ports.get(port as usize).map(|port| port.mac) else {
             return self.drop(packet.into_inner(), DropReason::PortDown, pool);
         };
@@ -621,7 +677,9 @@ impl Edge {
 /// loses the rest of the link's header.
 fn take_off_priority_tag(packet: &mut Packet) {
     let Some(&[first, second, control, id]) = packet.bytes().get(12..16) else { return };
-    if u16::from_be_bytes([first, second]) != ETHERTYPE_VLAN || u16::from_be_bytes([control & 0x0f, id]) != 0 {
+    if u16::from_be_bytes([first, second]) != ETHERTYPE_VLAN
+        || u16::from_be_bytes([control & 0x0f, id]) != 0
+    {
         return;
     }
     packet.bytes_mut().copy_within(..12, 4);

@@ -141,7 +141,8 @@ impl Neighbors {
             return;
         }
         let is_idle = |entry: &Entry| !matches!(entry.state, State::Asking { .. });
-        let mut ages: Vec<u64> = self.entries.values().filter(|entry| is_idle(entry)).map(|entry| entry.used).collect();
+        let mut ages: Vec<u64> =
+            self.entries.values().filter(|entry| is_idle(entry)).map(|entry| entry.used).collect();
         let mut to_go = LIMIT / 8;
         let (_, &mut oldest, _) = ages.select_nth_unstable(to_go - 1);
         self.entries.retain(|_, entry| {
@@ -153,8 +154,15 @@ impl Neighbors {
 
     /// Holds a packet until the neighbour is known. Gives back a packet that is not held:
     /// this one, or the one that waited longest for the same neighbour.
-    pub(super) fn hold(&mut self, port: u8, address: &[u8; 16], packet: Released<Packet>) -> Option<Released<Packet>> {
-        let Some(Entry { state: State::Asking { held, .. }, .. }) = self.entries.get_mut(&(port, *address)) else {
+    pub(super) fn hold(
+        &mut self,
+        port: u8,
+        address: &[u8; 16],
+        packet: Released<Packet>,
+    ) -> Option<Released<Packet>> {
+        let Some(Entry { state: State::Asking { held, .. }, .. }) =
+            self.entries.get_mut(&(port, *address))
+        else {
             return Some(packet);
         };
         if held.len() >= HELD_PER_NEIGHBOR || (self.held >= HELD_FREELY && !held.is_empty()) {
@@ -171,7 +179,13 @@ impl Neighbors {
 
     /// Notes a neighbour's MAC address, as a station says it. Returns the packets that
     /// waited for it.
-    pub(super) fn learn(&mut self, name: Name, mac: Mac, evidence: Evidence, now: u64) -> VecDeque<Released<Packet>> {
+    pub(super) fn learn(
+        &mut self,
+        name: Name,
+        mac: Mac,
+        evidence: Evidence,
+        now: u64,
+    ) -> VecDeque<Released<Packet>> {
         if !self.entries.contains_key(&name) {
             if evidence == Evidence::Question {
                 self.make_room();
@@ -186,11 +200,17 @@ impl Neighbors {
                 let held = core::mem::take(held);
                 self.asking -= 1;
                 self.held -= held.len();
-                entry.state = if evidence == Evidence::Answer { reachable } else { State::Stale { mac } };
+                entry.state =
+                    if evidence == Evidence::Answer { reachable } else { State::Stale { mac } };
                 return held;
             }
             (_, Evidence::Answer) => entry.state = reachable,
-            (State::Reachable { mac: old, .. } | State::Stale { mac: old } | State::Probing { mac: old, .. }, _) => {
+            (
+                State::Reachable { mac: old, .. }
+                | State::Stale { mac: old }
+                | State::Probing { mac: old, .. },
+                _,
+            ) => {
                 if *old != mac {
                     entry.state = State::Stale { mac };
                 }
@@ -203,7 +223,9 @@ impl Neighbors {
     pub(super) fn known(&self, name: &Name) -> Option<Mac> {
         match self.entries.get(name)?.state {
             State::Asking { .. } => None,
-            State::Reachable { mac, .. } | State::Stale { mac } | State::Probing { mac, .. } => Some(mac),
+            State::Reachable { mac, .. } | State::Stale { mac } | State::Probing { mac, .. } => {
+                Some(mac)
+            }
         }
     }
 
@@ -244,7 +266,11 @@ impl Neighbors {
                         }
                         *asking += 1;
                         due.push(Due::Ask(port, address, None));
-                        entry.state = State::Asking { tries: 1, next: now + RETRANSMIT, held: VecDeque::new() };
+                        entry.state = State::Asking {
+                            tries: 1,
+                            next: now + RETRANSMIT,
+                            held: VecDeque::new(),
+                        };
                     } else {
                         *tries += 1;
                         *next = now + RETRANSMIT;
@@ -293,7 +319,11 @@ mod tests {
     fn a_scan_of_a_large_network_is_bounded_and_known_neighbours_stay() {
         let mut neighbors = Neighbors::new();
         neighbors.learn((0, address(0)), [2; 6], Evidence::Question, 0);
-        let asked = (1..5000).filter(|&at| matches!(neighbors.lookup(0, &address(at), 1), Lookup::Unknown { ask: true })).count();
+        let asked = (1..5000)
+            .filter(|&at| {
+                matches!(neighbors.lookup(0, &address(at), 1), Lookup::Unknown { ask: true })
+            })
+            .count();
         assert_eq!(asked, ASKING);
         assert!(matches!(neighbors.lookup(0, &address(4000), 1), Lookup::Refused));
         assert!(matches!(neighbors.lookup(0, &address(0), 1), Lookup::Stale(_)));
@@ -316,7 +346,13 @@ mod tests {
 
     /// Holds packets for each of these neighbours, one neighbour after the other. Returns
     /// how many were given back.
-    fn hold(neighbors: &mut Neighbors, to: core::ops::Range<u32>, packets: usize, now: u64, pool: &mut MemoryPool) -> usize {
+    fn hold(
+        neighbors: &mut Neighbors,
+        to: core::ops::Range<u32>,
+        packets: usize,
+        now: u64,
+        pool: &mut MemoryPool,
+    ) -> usize {
         let mut refused = Vec::new();
         for at in to {
             for _ in 0..packets {
@@ -346,15 +382,27 @@ mod tests {
         assert_eq!(hold(&mut neighbors, 0..few as u32, HELD_PER_NEIGHBOR, SECOND, &mut pool), 0);
         assert_eq!(neighbors.held(), HELD_FREELY);
         let (of_others, too_many) = (2 * (ASKING - few), 3 * 100);
-        assert_eq!(hold(&mut neighbors, few as u32..ASKED + 100, 3, SECOND, &mut pool), of_others + too_many);
+        assert_eq!(
+            hold(&mut neighbors, few as u32..ASKED + 100, 3, SECOND, &mut pool),
+            of_others + too_many
+        );
         let mut due = Vec::new();
         for second in 1..=3 {
             neighbors.due(second * SECOND, &mut due);
         }
-        let is_known = |due: &&Due| matches!(due, Due::Ask(_, at, None) if *at >= address(known.start));
-        assert_eq!((due.iter().filter(is_known).count(), neighbors.asking), (ASKING, 2 * ASKING), "all are asked");
+        let is_known =
+            |due: &&Due| matches!(due, Due::Ask(_, at, None) if *at >= address(known.start));
+        assert_eq!(
+            (due.iter().filter(is_known).count(), neighbors.asking),
+            (ASKING, 2 * ASKING),
+            "all are asked"
+        );
         let held = neighbors.held();
-        assert_eq!(hold(&mut neighbors, known, 2, 3 * SECOND, &mut pool), ASKING, "the earlier ones");
+        assert_eq!(
+            hold(&mut neighbors, known, 2, 3 * SECOND, &mut pool),
+            ASKING,
+            "the earlier ones"
+        );
         assert_eq!(neighbors.held(), held + ASKING);
         for packet in neighbors.abandon() {
             pool.put(packet.into_inner());
@@ -376,8 +424,12 @@ mod tests {
             neighbors.due(second * SECOND, &mut Vec::new());
         }
         assert_eq!(neighbors.asking, ASKING_AGAIN);
-        let asked: Vec<u32> = known.filter(|at| neighbors.entries.contains_key(&(0, address(*at)))).collect();
-        let refused: usize = asked.iter().map(|&at| hold(&mut neighbors, at..at + 1, 1, 3 * SECOND, &mut pool)).sum();
+        let asked: Vec<u32> =
+            known.filter(|at| neighbors.entries.contains_key(&(0, address(*at)))).collect();
+        let refused: usize = asked
+            .iter()
+            .map(|&at| hold(&mut neighbors, at..at + 1, 1, 3 * SECOND, &mut pool))
+            .sum();
         assert_eq!((neighbors.held(), refused), (HELD, ASKING_AGAIN - HELD));
         // A full table has room for newcomers.
         for at in 0..LIMIT as u32 {

@@ -59,8 +59,16 @@ pub(super) struct Reassembly {
 
 impl Reassembly {
     pub(super) fn new() -> Reassembly {
-        let slot = || Slot { datagram: None, until: u64::MAX, total: None, parts: Vec::with_capacity(PARTS) };
-        Reassembly { slots: (0..DATAGRAMS).map(|_| slot()).collect(), dropped: Vec::with_capacity(DATAGRAMS * PARTS) }
+        let slot = || Slot {
+            datagram: None,
+            until: u64::MAX,
+            total: None,
+            parts: Vec::with_capacity(PARTS),
+        };
+        Reassembly {
+            slots: (0..DATAGRAMS).map(|_| slot()).collect(),
+            dropped: Vec::with_capacity(DATAGRAMS * PARTS),
+        }
     }
 
     /// Number of fragments inside.
@@ -70,8 +78,15 @@ impl Reassembly {
 
     /// Handles a parsed packet with [`Layers::fragment`](holdfast_wire::Layers) set. The
     /// buffers of others that have become part of a whole go to the pool.
-    pub(super) fn handle(&mut self, packet: Packet, now: u64, pool: &mut dyn PacketPool) -> Assembled {
-        let Some(datagram) = Datagram::of(&packet) else { return Assembled::Dropped(packet, DropReason::BadFragment) };
+    pub(super) fn handle(
+        &mut self,
+        packet: Packet,
+        now: u64,
+        pool: &mut dyn PacketPool,
+    ) -> Assembled {
+        let Some(datagram) = Datagram::of(&packet) else {
+            return Assembled::Dropped(packet, DropReason::BadFragment);
+        };
         let (from, to) = stretch(&packet);
         let at = self.slot_of(datagram, now);
         let slot = &mut self.slots[at];
@@ -80,7 +95,8 @@ impl Reassembly {
         }
         let end = if packet.layers.more_fragments { slot.total } else { Some(to) };
         let is_beyond = |end: u16| to > end || slot.parts.iter().any(|part| part.to > end);
-        let is_contradicted = end.is_some_and(is_beyond) || slot.total.is_some_and(|total| Some(total) != end);
+        let is_contradicted =
+            end.is_some_and(is_beyond) || slot.total.is_some_and(|total| Some(total) != end);
         let overlaps = slot.parts.iter().any(|part| part.from < to && from < part.to);
         let reason = if is_contradicted || overlaps {
             Some(DropReason::BadFragment)
@@ -127,13 +143,21 @@ impl Reassembly {
     }
 
     fn slot_of(&mut self, datagram: Datagram, now: u64) -> usize {
-        let place = |slots: &[Slot], wanted: Option<Datagram>| slots.iter().position(|slot| slot.datagram == wanted);
+        let place = |slots: &[Slot], wanted: Option<Datagram>| {
+            slots.iter().position(|slot| slot.datagram == wanted)
+        };
         if let Some(at) = place(&self.slots, Some(datagram)) {
             return at;
         }
-        let is_same = |slot: &Slot| slot.datagram.is_some_and(|other| other.sender() == datagram.sender());
+        let is_same =
+            |slot: &Slot| slot.datagram.is_some_and(|other| other.sender() == datagram.sender());
         let oldest = |slots: &[Slot], among: &dyn Fn(&Slot) -> bool| {
-            slots.iter().enumerate().filter(|(_, slot)| among(slot)).min_by_key(|(_, slot)| slot.until).map_or(0, |(at, _)| at)
+            slots
+                .iter()
+                .enumerate()
+                .filter(|(_, slot)| among(slot))
+                .min_by_key(|(_, slot)| slot.until)
+                .map_or(0, |(at, _)| at)
         };
         let at = if self.slots.iter().filter(|slot| is_same(slot)).count() >= PER_SOURCE {
             oldest(&self.slots, &is_same)
@@ -203,7 +227,8 @@ fn unmark(whole: &mut Packet) -> Option<()> {
     let (l3, l4) = (usize::from(whole.layers.l3), usize::from(whole.layers.l4));
     let len = whole.len() - l3;
     if let Some(ip) = whole.ipv4_mut() {
-        (ip.total_len, ip.flags_fragment, ip.checksum) = (u16::try_from(len).ok()?.into(), 0.into(), 0.into());
+        (ip.total_len, ip.flags_fragment, ip.checksum) =
+            (u16::try_from(len).ok()?.into(), 0.into(), 0.into());
         let header = whole.bytes_mut().get_mut(l3..l4)?;
         let sum = checksum::checksum(header);
         header[10..12].copy_from_slice(&sum.to_be_bytes());

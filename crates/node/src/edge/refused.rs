@@ -17,7 +17,13 @@ use holdfast_wire::{Packet, PacketPool};
 impl Edge {
     /// Answers a packet that a chain has refused, and has counted. A packet without an
     /// answer gives its buffer back.
-    pub(super) fn answer_refused(&mut self, refused: Released<Packet>, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    pub(super) fn answer_refused(
+        &mut self,
+        refused: Released<Packet>,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let port = refused.get().meta.ingress;
         let known = self.config.ports.get(usize::from(port)).map(|known| known.mtu);
         let Some(mtu) = known.filter(|_| self.may_answer(refused.get())) else {
@@ -40,7 +46,9 @@ impl Edge {
     /// packets to or from groups or unusable addresses are not (RFC 1122, section 3.2.2;
     /// RFC 4443, section 2.4 (e); for resets RFC 9293, section 3.9.2.3).
     fn may_answer(&self, packet: &Packet) -> bool {
-        let is_one = |address: &[u8; 16]| !(is_multicast(address) || is_nowhere(address) || self.is_broadcast(address));
+        let is_one = |address: &[u8; 16]| {
+            !(is_multicast(address) || is_nowhere(address) || self.is_broadcast(address))
+        };
         icmp::may_report(packet)
             && addresses(packet).is_some_and(|(source, destination)| {
                 is_one(&source) && is_one(&destination) && !self.owns(packet.meta.ingress, &source)

@@ -4,7 +4,8 @@ use super::neighbors::Evidence;
 use super::{Edge, EdgeOut};
 use holdfast_protection::Released;
 use holdfast_wire::build::{
-    ALL_NODES, Arp, ArpOperation, DoesNotFit, Ethernet, Ipv6, Neighbor, NeighborKind, multicast_mac, solicited_node,
+    ALL_NODES, Arp, ArpOperation, DoesNotFit, Ethernet, Ipv6, Neighbor, NeighborKind,
+    multicast_mac, solicited_node,
 };
 use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV6, MAC_BROADCAST, Mac, icmpv6, proto};
 use holdfast_wire::{DropReason, Network, Packet, PacketPool, ip_addr, ip_bytes, map_v4, unmap_v4};
@@ -56,7 +57,14 @@ impl Edge {
         }
     }
 
-    fn emit_arp(&mut self, port: u8, arp: Arp, to: Mac, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    fn emit_arp(
+        &mut self,
+        port: u8,
+        arp: Arp,
+        to: Mac,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let ethernet = Ethernet { destination: to, source: arp.sender.0, ethertype: ETHERTYPE_ARP };
         let write = |frame: &mut [u8]| {
             arp.write(&mut frame[Ethernet::LEN..])?;
@@ -81,7 +89,11 @@ impl Edge {
         let ip = Ipv6 { hop_limit: 255, ..Ipv6::new(*source, *destination, proto::ICMPV6) };
         let write = |frame: &mut [u8]| {
             let message = &mut frame[Ethernet::LEN + Ipv6::LEN..];
-            Neighbor { kind, target: *target, link: Some(own) }.write(message, source, destination)?;
+            Neighbor { kind, target: *target, link: Some(own) }.write(
+                message,
+                source,
+                destination,
+            )?;
             ip.write(&mut frame[Ethernet::LEN..])?;
             ethernet.write(frame)
         };
@@ -117,8 +129,19 @@ impl Edge {
             && self.defences[usize::from(port)].admit(now)
     }
 
-    pub(super) fn handle_arp(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
-        let Some(arp) = packet.bytes().get(14..14 + Arp::LEN).and_then(|bytes| <[u8; Arp::LEN]>::try_from(bytes).ok()) else {
+    pub(super) fn handle_arp(
+        &mut self,
+        port: u8,
+        packet: Packet,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
+        let Some(arp) = packet
+            .bytes()
+            .get(14..14 + Arp::LEN)
+            .and_then(|bytes| <[u8; Arp::LEN]>::try_from(bytes).ok())
+        else {
             return self.drop(packet, DropReason::Truncated, pool);
         };
         let field = |at: usize| [arp[at], arp[at + 1], arp[at + 2], arp[at + 3]];
@@ -127,7 +150,10 @@ impl Edge {
         let operation = u16::from_be_bytes([arp[6], arp[7]]);
         // The frame's own source says nothing: a virtual router answers from its physical
         // address (RFC 5798, section 8.1.2).
-        let is_sane = arp[..6] == Arp::PREFIX && matches!(operation, REQUEST | REPLY) && mac[0] & 1 == 0 && mac != [0; 6];
+        let is_sane = arp[..6] == Arp::PREFIX
+            && matches!(operation, REQUEST | REPLY)
+            && mac[0] & 1 == 0
+            && mac != [0; 6];
         if !is_sane || !self.is_host_or_unset(&map_v4(sender)) {
             return self.drop(packet, DropReason::BadSource, pool);
         }
@@ -159,13 +185,23 @@ impl Edge {
     /// True for router and neighbour discovery, whole or not.
     pub(super) fn is_neighbor_discovery(&self, packet: &Packet) -> bool {
         packet.layers.network == Network::V6
-            && packet
-                .icmp()
-                .is_some_and(|header| (icmpv6::ROUTER_SOLICITATION..=icmpv6::NEIGHBOR_ADVERTISEMENT + 1).contains(&header.kind))
+            && packet.icmp().is_some_and(|header| {
+                (icmpv6::ROUTER_SOLICITATION..=icmpv6::NEIGHBOR_ADVERTISEMENT + 1)
+                    .contains(&header.kind)
+            })
     }
 
-    pub(super) fn handle_nd(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
-        let Some(ip) = packet.ipv6().copied() else { return self.drop(packet, DropReason::Truncated, pool) };
+    pub(super) fn handle_nd(
+        &mut self,
+        port: u8,
+        packet: Packet,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
+        let Some(ip) = packet.ipv6().copied() else {
+            return self.drop(packet, DropReason::Truncated, pool);
+        };
         let message = packet.l4();
         // The message has crossed no router and is whole (RFC 4861, section 7.1), and was
         // never in fragments (RFC 6980).
@@ -180,11 +216,15 @@ impl Edge {
             // The box advertises itself to nobody, and takes no advice about routes.
             return self.drop(packet, DropReason::Local, pool);
         }
-        let Some((target, options)) = message.get(8..).and_then(|rest| rest.split_first_chunk::<16>()) else {
+        let Some((target, options)) =
+            message.get(8..).and_then(|rest| rest.split_first_chunk::<16>())
+        else {
             return self.drop(packet, DropReason::Truncated, pool);
         };
         let (target, flags) = (*target, message[4]);
-        let Some(link) = link_option(options, if kind == icmpv6::NEIGHBOR_SOLICITATION { 1 } else { 2 }) else {
+        let Some(link) =
+            link_option(options, if kind == icmpv6::NEIGHBOR_SOLICITATION { 1 } else { 2 })
+        else {
             return self.drop(packet, DropReason::BadLength, pool);
         };
         let frame_source: Mac = packet.bytes()[6..12].try_into().unwrap_or(MAC_BROADCAST);
@@ -196,7 +236,8 @@ impl Edge {
             && if kind == icmpv6::NEIGHBOR_SOLICITATION {
                 // A station without an address yet asks whether it is taken, and has
                 // nothing to teach.
-                ip.source != [0; 16] || (link.is_none() && ip.destination == solicited_node(&target))
+                ip.source != [0; 16]
+                    || (link.is_none() && ip.destination == solicited_node(&target))
             } else {
                 // An answer to all is not an answer to a question.
                 ip.destination[0] != 0xff || flags & SOLICITED == 0
@@ -204,11 +245,22 @@ impl Edge {
         if !is_sane {
             return self.drop(packet, DropReason::BadSource, pool);
         }
-        let claimed = if kind == icmpv6::NEIGHBOR_ADVERTISEMENT && self.owns(port, &target) { target } else { ip.source };
+        let claimed = if kind == icmpv6::NEIGHBOR_ADVERTISEMENT && self.owns(port, &target) {
+            target
+        } else {
+            ip.source
+        };
         if self.owns(port, &claimed) {
             if self.must_defend(port, &claimed, link.unwrap_or(frame_source), now) {
                 let to = multicast_mac(&ALL_NODES);
-                self.emit_nd(port, (advertisement(false), &claimed), (&claimed, &ALL_NODES), to, out, pool);
+                self.emit_nd(
+                    port,
+                    (advertisement(false), &claimed),
+                    (&claimed, &ALL_NODES),
+                    to,
+                    out,
+                    pool,
+                );
             }
             return self.drop(packet, DropReason::AddressConflict, pool);
         }
@@ -286,8 +338,16 @@ impl Edge {
             (Some(_), None) | (None, Some(_)) => {}
             (None, None) => {
                 let group = solicited_node(address);
-                let (to_ip, to) = known.map_or((group, multicast_mac(&group)), |mac| (*address, mac));
-                self.emit_nd(port, (NeighborKind::Solicitation, address), (&own, &to_ip), to, out, pool);
+                let (to_ip, to) =
+                    known.map_or((group, multicast_mac(&group)), |mac| (*address, mac));
+                self.emit_nd(
+                    port,
+                    (NeighborKind::Solicitation, address),
+                    (&own, &to_ip),
+                    to,
+                    out,
+                    pool,
+                );
             }
         }
     }
@@ -297,7 +357,8 @@ impl Edge {
     pub fn announce(&mut self, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         for port in 0..self.config.ports.len() as u8 {
             let mac = self.config.ports[port as usize].mac;
-            let own = self.own.iter().filter(|own| own.port == port).map(|own| ip_addr(&own.address));
+            let own =
+                self.own.iter().filter(|own| own.port == port).map(|own| ip_addr(&own.address));
             let chains = self
                 .config
                 .owned
@@ -307,10 +368,19 @@ impl Edge {
             for address in own.chain(chains).collect::<Vec<IpAddr>>() {
                 let bytes = ip_bytes(address);
                 match unmap_v4(&bytes) {
-                    Some(v4) => self.emit_arp(port, Arp::request((mac, v4), v4), MAC_BROADCAST, out, pool),
+                    Some(v4) => {
+                        self.emit_arp(port, Arp::request((mac, v4), v4), MAC_BROADCAST, out, pool)
+                    }
                     None => {
                         let to = multicast_mac(&ALL_NODES);
-                        self.emit_nd(port, (advertisement(false), &bytes), (&bytes, &ALL_NODES), to, out, pool);
+                        self.emit_nd(
+                            port,
+                            (advertisement(false), &bytes),
+                            (&bytes, &ALL_NODES),
+                            to,
+                            out,
+                            pool,
+                        );
                     }
                 }
             }
@@ -320,8 +390,12 @@ impl Edge {
 
 fn addresses_of(first: IpAddr, count: u64) -> Vec<IpAddr> {
     match first {
-        IpAddr::V4(first) => (0..count as u32).map(|at| IpAddr::V4((u32::from(first) + at).into())).collect(),
-        IpAddr::V6(first) => (0..u128::from(count)).map(|at| IpAddr::V6((u128::from(first) + at).into())).collect(),
+        IpAddr::V4(first) => {
+            (0..count as u32).map(|at| IpAddr::V4((u32::from(first) + at).into())).collect()
+        }
+        IpAddr::V6(first) => {
+            (0..u128::from(count)).map(|at| IpAddr::V6((u128::from(first) + at).into())).collect()
+        }
     }
 }
 

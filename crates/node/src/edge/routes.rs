@@ -63,7 +63,11 @@ impl Routes {
 
     /// The route of a destination, among usable routes only.
     #[inline]
-    pub(super) fn find_where(&self, destination: &[u8; 16], may_use: impl Fn(&EdgeRoute) -> bool) -> Option<&EdgeRoute> {
+    pub(super) fn find_where(
+        &self,
+        destination: &[u8; 16],
+        may_use: impl Fn(&EdgeRoute) -> bool,
+    ) -> Option<&EdgeRoute> {
         let levels = if unmap_v4(destination).is_some() { &self.v4 } else { &self.v6 };
         levels.iter().find_map(|level| {
             let wanted = head(destination, level.len);
@@ -77,7 +81,12 @@ impl Routes {
     /// longest prefix count, usable or not: a station there may have reason to send by
     /// any. Routes with a shorter prefix count only while none of the longer ones may be
     /// used: the default route leads to everybody, so all sources would pass at its port.
-    pub(super) fn lead_by(&self, address: &[u8; 16], port: u8, may_use: impl Fn(&EdgeRoute) -> bool) -> bool {
+    pub(super) fn lead_by(
+        &self,
+        address: &[u8; 16],
+        port: u8,
+        may_use: impl Fn(&EdgeRoute) -> bool,
+    ) -> bool {
         let levels = if unmap_v4(address).is_some() { &self.v4 } else { &self.v6 };
         for level in levels {
             let wanted = head(address, level.len);
@@ -135,8 +144,10 @@ mod tests {
 
     #[test]
     fn a_source_is_right_where_a_route_to_it_leads() {
-        let through =
-            |prefix: &str, port: u8, gateway: [u8; 4]| EdgeRoute { gateway: Some(gateway.into()), ..route(prefix, port) };
+        let through = |prefix: &str, port: u8, gateway: [u8; 4]| EdgeRoute {
+            gateway: Some(gateway.into()),
+            ..route(prefix, port)
+        };
         let routes = Routes::new(&[
             through("0.0.0.0/0", 1, [203, 0, 113, 254]),
             route("10.0.0.0/24", 0),
@@ -145,13 +156,19 @@ mod tests {
         ]);
         let ports = |address: &str, dead: &[u8]| -> Vec<u8> {
             let address = ip_bytes(address.parse().expect("a test's address"));
-            (0..4).filter(|port| routes.lead_by(&address, *port, |route| !dead.contains(&route.port))).collect()
+            (0..4)
+                .filter(|port| routes.lead_by(&address, *port, |route| !dead.contains(&route.port)))
+                .collect()
         };
         assert_eq!(ports("192.0.2.7", &[]), [1]);
         assert_eq!(ports("10.0.0.9", &[]), [0], "the default route is none for who is nearer");
         assert_eq!(ports("10.9.1.1", &[]), [0, 2], "both of two equal routes");
         assert_eq!(ports("10.9.1.1", &[0]), [0, 2], "alive or not");
-        assert_eq!(ports("10.9.1.1", &[0, 2]), [0, 1, 2], "and the longer way, while it is the only one");
+        assert_eq!(
+            ports("10.9.1.1", &[0, 2]),
+            [0, 1, 2],
+            "and the longer way, while it is the only one"
+        );
         assert_eq!(ports("2001:db8::1", &[]), [] as [u8; 0]);
     }
 

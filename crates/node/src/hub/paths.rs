@@ -85,7 +85,9 @@ impl Paths {
     /// host's clock.
     pub(super) fn hear(&mut self, host: u16, path: u8, sent: u64, heard: u8, now: u64) {
         let lately = self.lately();
-        let Some(way) = self.ways.get_mut(usize::from(host)).filter(|_| host != self.me) else { return };
+        let Some(way) = self.ways.get_mut(usize::from(host)).filter(|_| host != self.me) else {
+            return;
+        };
         let Some(heard_at) = way.heard_at.get_mut(usize::from(path)) else { return };
         *heard_at = Some(now);
         // A late probe by the slower network has no news. A host whose clock begins anew
@@ -99,7 +101,10 @@ impl Paths {
     fn choose(&mut self, host: u16, now: u64) {
         let (lately, calm) = (self.lately(), self.calm());
         let way = &mut self.ways[usize::from(host)];
-        let heard = way.said.filter(|(_, at, _)| now.saturating_sub(*at) <= lately).map_or(0, |(_, _, heard)| heard);
+        let heard = way
+            .said
+            .filter(|(_, at, _)| now.saturating_sub(*at) <= lately)
+            .map_or(0, |(_, _, heard)| heard);
         for (path, since) in way.since.iter_mut().enumerate() {
             *since = if heard >> path & 1 != 0 { since.or(Some(now)) } else { None };
         }
@@ -124,7 +129,9 @@ impl Paths {
         for host in (0..self.ways.len() as u16).filter(|host| *host != me) {
             self.choose(host, now);
             let heard_at = self.ways[usize::from(host)].heard_at;
-            let is_heard = |path: &u8| heard_at[usize::from(*path)].is_some_and(|at| now.saturating_sub(at) <= lately);
+            let is_heard = |path: &u8| {
+                heard_at[usize::from(*path)].is_some_and(|at| now.saturating_sub(at) <= lately)
+            };
             let heard = (0..PATHS).filter(is_heard).fold(0, |heard, path| heard | 1 << path);
             probes.extend((0..PATHS).map(|path| Probe { host, path, heard }));
         }
@@ -152,7 +159,9 @@ impl Paths {
             Some(host) => self.used(host),
             // An unknown host: the network to all others, if that is one.
             None => {
-                let mut others = (0..self.ways.len() as u16).filter(|host| *host != self.me).map(|host| self.used(host));
+                let mut others = (0..self.ways.len() as u16)
+                    .filter(|host| *host != self.me)
+                    .map(|host| self.used(host));
                 let first = others.next().flatten();
                 first.filter(|_| others.all(|used| used == first))
             }
@@ -166,8 +175,11 @@ impl Paths {
 
     /// The networks that lead to this host, a bit each.
     pub(super) fn leading(&self, host: u16) -> u8 {
-        let since = self.ways.get(usize::from(host)).map_or([None; PATHS as usize], |way| way.since);
-        (0..PATHS).filter(|path| since[usize::from(*path)].is_some()).fold(0, |leading, path| leading | 1 << path)
+        let since =
+            self.ways.get(usize::from(host)).map_or([None; PATHS as usize], |way| way.since);
+        (0..PATHS)
+            .filter(|path| since[usize::from(*path)].is_some())
+            .fold(0, |leading, path| leading | 1 << path)
     }
 
     /// True if a network in use has changed since the last call.
@@ -214,7 +226,12 @@ mod tests {
                     let now = self.clock(from);
                     for probe in self.hosts[usize::from(from)].poll(now) {
                         if !self.cuts.contains(&(probe.path, from, probe.host)) {
-                            self.late.push((self.now + self.delay * u64::from(probe.path), from, probe, now));
+                            self.late.push((
+                                self.now + self.delay * u64::from(probe.path),
+                                from,
+                                probe,
+                                now,
+                            ));
                         }
                     }
                 }
@@ -227,7 +244,10 @@ mod tests {
         }
 
         fn used(&self, from: u16) -> Vec<Option<u8>> {
-            (0..HOSTS).filter(|host| *host != from).map(|host| self.hosts[usize::from(from)].used(host)).collect()
+            (0..HOSTS)
+                .filter(|host| *host != from)
+                .map(|host| self.hosts[usize::from(from)].used(host))
+                .collect()
         }
     }
 
@@ -245,13 +265,20 @@ mod tests {
         assert_eq!(world.hosts[0].to(77), Some(0), "wherever that is");
         world.cuts = vec![(0, 0, 1)];
         world.run(PATIENCE / 2);
-        assert_eq!((world.used(0), world.used(1), world.used(2)), (vec![Some(1), Some(0)], vec![Some(0); 2], vec![Some(0); 2]));
+        assert_eq!(
+            (world.used(0), world.used(1), world.used(2)),
+            (vec![Some(1), Some(0)], vec![Some(0); 2], vec![Some(0); 2])
+        );
         assert_eq!((world.hosts[0].to(77), world.hosts[0].leading(1)), (None, 2));
         world.hosts[0].place(77, Some(1));
         assert_eq!(world.hosts[0].to(77), Some(1));
         world.cuts.clear();
         world.run(PATIENCE);
-        assert_eq!((world.used(0), world.hosts[0].leading(1)), (vec![Some(1), Some(0)], 3), "not at once");
+        assert_eq!(
+            (world.used(0), world.hosts[0].leading(1)),
+            (vec![Some(1), Some(0)], 3),
+            "not at once"
+        );
         world.run(PATIENCE * 4);
         assert_eq!(world.used(0), [Some(0), Some(0)]);
         assert!(world.hosts[0].take_changed() && !world.hosts[0].take_changed());
@@ -265,10 +292,16 @@ mod tests {
         world.run(PATIENCE);
         world.cuts = vec![(0, 0, 2), (1, 0, 2), (0, 2, 0), (1, 2, 0)];
         world.run(PATIENCE / 2);
-        assert_eq!((world.used(0), world.used(2), world.used(1)), (vec![Some(0), None], vec![None, Some(0)], vec![Some(0); 2]));
+        assert_eq!(
+            (world.used(0), world.used(2), world.used(1)),
+            (vec![Some(0), None], vec![None, Some(0)], vec![Some(0); 2])
+        );
         world.cuts.retain(|(path, ..)| *path == 0);
         world.run(PATIENCE / 4);
-        assert_eq!((world.used(0), world.used(2)), (vec![Some(0), Some(1)], vec![Some(1), Some(0)]));
+        assert_eq!(
+            (world.used(0), world.used(2)),
+            (vec![Some(0), Some(1)], vec![Some(1), Some(0)])
+        );
     }
 
     /// The alternative is slow: its late probes do not undo later knowledge.

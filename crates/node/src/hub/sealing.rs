@@ -42,7 +42,12 @@ impl Sealed {
     fn hear(&mut self, host: u16, incarnation: u32, sealing: &Sealing, now: u64) {
         self.seal.handle_announced(host, incarnation, (sealing.life, sealing.counter), now);
         let is_gone = |node: &NodeId, place: &u16| *place == host && !sealing.nodes.contains(node);
-        let gone: Vec<NodeId> = self.places.iter().filter(|(node, place)| is_gone(node, place)).map(|(node, _)| *node).collect();
+        let gone: Vec<NodeId> = self
+            .places
+            .iter()
+            .filter(|(node, place)| is_gone(node, place))
+            .map(|(node, _)| *node)
+            .collect();
         for node in gone {
             self.places.remove(&node);
             self.note_moved(node, None);
@@ -71,14 +76,23 @@ impl Hub {
         let told = vec![None; usize::from(config.hosts)];
         let seal = HostSeal::new(config, ring);
         let (places, moved) = (BTreeMap::new(), Vec::new());
-        self.sealed = Some(Box::new(Sealed { seal, config, told, is_news: true, places, moved, paths: None }));
+        self.sealed = Some(Box::new(Sealed {
+            seal,
+            config,
+            told,
+            is_news: true,
+            places,
+            moved,
+            paths: None,
+        }));
     }
 
     /// Two networks join the hosts. To be called after [`Hub::authenticate`]: without
     /// keys an attacker could claim that a network works.
     pub fn use_two_paths(&mut self) {
         if let Some(sealed) = &mut self.sealed {
-            sealed.paths = Some(Paths::new(sealed.config.host, sealed.config.hosts, sealed.config.patience));
+            sealed.paths =
+                Some(Paths::new(sealed.config.host, sealed.config.hosts, sealed.config.patience));
         }
     }
 
@@ -117,14 +131,22 @@ impl Hub {
     /// are heard.
     pub(super) fn probe(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let me = self.manager.node();
-        let Some(Sealed { seal, told, paths: Some(paths), .. }) = self.sealed.as_deref_mut() else { return };
+        let Some(Sealed { seal, told, paths: Some(paths), .. }) = self.sealed.as_deref_mut() else {
+            return;
+        };
         // A host that does not know this host's seal could not open a probe.
-        for Probe { host, path, heard } in paths.poll(now).into_iter().filter(|probe| told[usize::from(probe.host)].is_some()) {
+        for Probe { host, path, heard } in
+            paths.poll(now).into_iter().filter(|probe| told[usize::from(probe.host)].is_some())
+        {
             // The next probe comes soon.
             let Some(mut probe) = pool.take() else { return };
             (probe.meta.flags, probe.meta.ingress) = (Flags::OAM, path);
             (probe.meta.stamp, probe.meta.commit) = (now, heard.into());
-            let outer = Outer { destination: mac_of(manager_of(host)), source: mac_of(me), index: index::PROBE };
+            let outer = Outer {
+                destination: mac_of(manager_of(host)),
+                source: mac_of(me),
+                index: index::PROBE,
+            };
             match nsh::encapsulate(&mut probe, outer) && seal.seal(&mut probe) {
                 true => out.to_path.push((path, probe)),
                 false => pool.put(probe),
@@ -133,8 +155,15 @@ impl Hub {
     }
 
     /// Takes a packet for this manager, which has been opened.
-    pub(super) fn hear_probe(&mut self, from: NodeId, mut packet: Packet, now: u64, pool: &mut dyn PacketPool) {
-        let is_probe = nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == index::PROBE);
+    pub(super) fn hear_probe(
+        &mut self,
+        from: NodeId,
+        mut packet: Packet,
+        now: u64,
+        pool: &mut dyn PacketPool,
+    ) {
+        let is_probe =
+            nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == index::PROBE);
         let meta = packet.meta;
         match (self.paths_mut(), host_of(from)) {
             (Some(paths), Some(host)) if is_probe => {
@@ -178,7 +207,9 @@ impl Hub {
         for (from, sealing) in heard {
             // An announcement for an earlier incarnation would admit packets that it has
             // taken already.
-            if let Some(host) = host_of(from.node).filter(|host| sealing.to == me.incarnation && *host < sealed.config.hosts) {
+            if let Some(host) = host_of(from.node)
+                .filter(|host| sealing.to == me.incarnation && *host < sealed.config.hosts)
+            {
                 sealed.hear(host, from.incarnation, &sealing, now);
             }
         }
@@ -241,7 +272,10 @@ mod tests {
         hub.join(HOSTS, PATIENCE, 0);
         let ring = KeyRing::new(vec![Key { number: 1, secret: [7; 32] }]).unwrap();
         let life = NonZeroU64::new(u64::from(incarnation) * 256 + u64::from(host) + 1).unwrap();
-        hub.authenticate(SealConfig { cluster: 0, host, hosts: HOSTS, incarnation, life, patience: PATIENCE }, &ring);
+        hub.authenticate(
+            SealConfig { cluster: 0, host, hosts: HOSTS, incarnation, life, patience: PATIENCE },
+            &ring,
+        );
         hub
     }
 
@@ -264,7 +298,9 @@ mod tests {
                     let mut sent = out.to_path;
                     for frame in out.to_fabric {
                         // With one network, that is the first.
-                        let path = self.hubs[from].paths().map_or(Some(0), |_| self.hubs[from].path_of(&frame));
+                        let path = self.hubs[from]
+                            .paths()
+                            .map_or(Some(0), |_| self.hubs[from].path_of(&frame));
                         if path.is_none() {
                             sent.push((1, self.copy(&frame)));
                         }
@@ -289,7 +325,12 @@ mod tests {
             let World { hubs, pool, now, cuts } = self;
             match cuts.contains(&(path, from)) {
                 true => pool.put(frame),
-                false => hubs[1 - from].handle_fabric(&mut vec![frame], *now, &mut HubOut::default(), pool),
+                false => hubs[1 - from].handle_fabric(
+                    &mut vec![frame],
+                    *now,
+                    &mut HubOut::default(),
+                    pool,
+                ),
             }
         }
 
@@ -321,7 +362,12 @@ mod tests {
     }
 
     fn world() -> World {
-        World { hubs: vec![hub(0, 5), hub(1, 5)], pool: MemoryPool::new(64), now: 0, cuts: Vec::new() }
+        World {
+            hubs: vec![hub(0, 5), hub(1, 5)],
+            pool: MemoryPool::new(64),
+            now: 0,
+            cuts: Vec::new(),
+        }
     }
 
     /// The networks by which the hosts send to a runtime and a manager of the other, and
@@ -364,7 +410,11 @@ mod tests {
             world.cuts = cuts;
             for _ in 0..3 * PATIENCE / MILLISECOND {
                 world.run(MILLISECOND);
-                assert!(ways(&mut world).iter().all(|(_, is_connected)| *is_connected), "{:?}", world.cuts);
+                assert!(
+                    ways(&mut world).iter().all(|(_, is_connected)| *is_connected),
+                    "{:?}",
+                    world.cuts
+                );
             }
             assert_eq!(ways(&mut world).map(|(path, _)| path), expected, "{:?}", world.cuts);
             world.cuts.clear();
@@ -396,7 +446,11 @@ mod tests {
         (probe.meta.flags, probe.meta.stamp, probe.meta.commit) = (Flags::OAM, u64::MAX, 3);
         assert!(encapsulate(
             &mut probe,
-            Outer { destination: mac_of(manager_of(1)), source: mac_of(MANAGER), index: index::PROBE }
+            Outer {
+                destination: mac_of(manager_of(1)),
+                source: mac_of(MANAGER),
+                index: index::PROBE
+            }
         ));
         let before = world.hubs[1].paths_to(0);
         world.arrives(probe);
@@ -456,14 +510,21 @@ mod tests {
             let mut packet = world.packet();
             prepare(&mut packet);
             world.arrives(packet);
-            let reasons: Vec<DropReason> =
-                DropReason::ALL.iter().copied().filter(|reason| world.drops(1, *reason) > before.get(*reason)).collect();
+            let reasons: Vec<DropReason> = DropReason::ALL
+                .iter()
+                .copied()
+                .filter(|reason| world.drops(1, *reason) > before.get(*reason))
+                .collect();
             reasons
         };
         // An intact frame is opened; the manager has no use for a packet in it.
         assert_eq!(arrives(&|packet| assert!(fcs::append(packet))), [DropReason::Malformed]);
         assert_eq!(arrives(&|_| ()), [DropReason::Damaged], "without a check sequence");
-        assert_eq!(arrives(&|packet| packet.truncate(16)), [DropReason::Damaged], "too short for one");
+        assert_eq!(
+            arrives(&|packet| packet.truncate(16)),
+            [DropReason::Damaged],
+            "too short for one"
+        );
         let flipped = |byte: usize| {
             move |packet: &mut Packet| {
                 assert!(fcs::append(packet));

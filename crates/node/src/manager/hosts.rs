@@ -74,7 +74,8 @@ impl Manager {
     /// message now.
     pub(crate) fn tell_sealing(&mut self, host: u16, sealing: Sealing) -> bool {
         let node = manager_of(host);
-        self.fabric.backlog(node) < BEAT_BACKLOG && self.fabric.send_control(node, &Control::Sealing(sealing))
+        self.fabric.backlog(node) < BEAT_BACKLOG
+            && self.fabric.send_control(node, &Control::Sealing(sealing))
     }
 
     pub(super) fn change(&mut self, changes: impl IntoIterator<Item = Change>) {

@@ -4,7 +4,9 @@
 use super::Manager;
 use crate::address::{NodeId, STATE_SERVER, state_server_number};
 use crate::coordinator::RuntimeStatus;
-use crate::message::{Failover, Listing, Member, MemberState, Protected, Report, Retried, Standing};
+use crate::message::{
+    Failover, Listing, Member, MemberState, Protected, Report, Retried, Standing,
+};
 use crate::totals::Totals;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
@@ -14,10 +16,11 @@ impl Manager {
         if from.node == STATE_SERVER {
             return &mut self.totals;
         }
-        let at = self.counted.iter().position(|(peer, _)| peer.node == from.node).unwrap_or_else(|| {
-            self.counted.push((from, Totals::default()));
-            self.counted.len() - 1
-        });
+        let at =
+            self.counted.iter().position(|(peer, _)| peer.node == from.node).unwrap_or_else(|| {
+                self.counted.push((from, Totals::default()));
+                self.counted.len() - 1
+            });
         if self.counted[at].0 != from {
             self.counted[at] = (from, Totals::default());
         }
@@ -35,8 +38,14 @@ impl Manager {
             RuntimeStatus {
                 member: Member { state, ..*member },
                 report: report.map(|(_, report)| report.clone()).unwrap_or_default(),
-                is_drained: self.standing.iter().any(|standing| standing.drained.contains(&member.node)),
-                is_spare: self.standing.iter().any(|standing| standing.spare.contains(&member.node)),
+                is_drained: self
+                    .standing
+                    .iter()
+                    .any(|standing| standing.drained.contains(&member.node)),
+                is_spare: self
+                    .standing
+                    .iter()
+                    .any(|standing| standing.spare.contains(&member.node)),
                 retried: self.retried(member.node),
             }
         })
@@ -68,7 +77,10 @@ impl Manager {
     /// The numbers of this runtime's flows, as it told them last, for statistics that no
     /// server adds up.
     pub fn counted(&self, runtime: Peer, statistic: usize) -> &[i64] {
-        self.counted.iter().find(|(peer, _)| *peer == runtime).map_or(&[], |(_, totals)| totals.of(statistic))
+        self.counted
+            .iter()
+            .find(|(peer, _)| *peer == runtime)
+            .map_or(&[], |(_, totals)| totals.of(statistic))
     }
 
     /// The state of the box as the coordinator told it last, if it ever has.
@@ -98,10 +110,13 @@ impl Manager {
             state_server_number(node).is_none() || servers.contains(&Peer { node, incarnation })
         };
         let is_safe = |report: &Report| {
-            let is_settled = report.unprotected == 0 && !report.resynchronising && report.view >= standing.view;
+            let is_settled =
+                report.unprotected == 0 && !report.resynchronising && report.view >= standing.view;
             is_settled && report.logs.iter().all(is_there)
         };
-        let has_reported = |peer: Peer| self.reports.iter().any(|(reporter, report)| *reporter == peer && is_safe(report));
+        let has_reported = |peer: Peer| {
+            self.reports.iter().any(|(reporter, report)| *reporter == peer && is_safe(report))
+        };
         let is_settled = |member: &Member| match member.state {
             MemberState::Failed => true,
             _ if self.has_ended(member.peer()) => false,
@@ -109,7 +124,11 @@ impl Manager {
             MemberState::Starting | MemberState::Leaving => true,
         };
         let is_certain = is_coordinator_there && standing.members.iter().all(is_settled);
-        if standing.protected == Protected::Yes && !is_certain { Protected::Resynchronising } else { standing.protected }
+        if standing.protected == Protected::Yes && !is_certain {
+            Protected::Resynchronising
+        } else {
+            standing.protected
+        }
     }
 
     /// The coordinator's drops, as it reported them last.

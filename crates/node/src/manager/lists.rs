@@ -43,7 +43,8 @@ impl Lists {
     /// [`DropReason::Malformed`] if it is none.
     pub(super) fn handle_record(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (head, flows) = FlowsHead::read_from_prefix(body).map_err(|_| DropReason::Malformed)?;
-        let is_meant = |piece: &&mut Piece| piece.request == head.request.get() && piece.asked == Some(from);
+        let is_meant =
+            |piece: &&mut Piece| piece.request == head.request.get() && piece.asked == Some(from);
         let Some(piece) = self.open.iter_mut().find(is_meant) else { return Ok(()) };
         piece.page.bytes.extend_from_slice(flows);
         if head.is_last != 0 {
@@ -56,7 +57,10 @@ impl Lists {
     /// The runtime answers no more: its flows are missing in the list, or twice in it if
     /// others have recovered them.
     pub(super) fn handle_ended(&mut self, peer: Peer) {
-        self.open.iter_mut().filter(|piece| piece.asked == Some(peer)).for_each(|piece| piece.asked = None);
+        self.open
+            .iter_mut()
+            .filter(|piece| piece.asked == Some(peer))
+            .for_each(|piece| piece.asked = None);
     }
 }
 
@@ -64,7 +68,9 @@ impl Manager {
     /// The runtime that has the next flows of a list: the one with the lowest node from
     /// this one on.
     fn next_listed(&self, from: NodeId) -> Option<Peer> {
-        let serves = |peer: &Peer| peer.node >= from && self.reports.iter().any(|(reporter, _)| reporter == peer);
+        let serves = |peer: &Peer| {
+            peer.node >= from && self.reports.iter().any(|(reporter, _)| reporter == peer)
+        };
         self.present.iter().copied().filter(serves).min_by_key(|peer| peer.node)
     }
 
@@ -75,8 +81,11 @@ impl Manager {
         let request = self.lists.last;
         let asked = self.next_listed(at.map_or(0, |place| place.peer.node));
         if let Some(peer) = asked {
-            let (lane, slot) = at.filter(|place| place.peer == peer).map_or((0, 0), |place| (place.lane, place.slot));
-            let question = Control::ListFlows { request, limit, selector: selector.to_owned(), lane, slot };
+            let (lane, slot) = at
+                .filter(|place| place.peer == peer)
+                .map_or((0, 0), |place| (place.lane, place.slot));
+            let question =
+                Control::ListFlows { request, limit, selector: selector.to_owned(), lane, slot };
             self.fabric.send_control(peer.node, &question);
         }
         let after = asked.map(|peer| peer.node);
@@ -89,7 +98,11 @@ impl Manager {
 
     /// The answer to a request, once it is whole.
     pub fn take_flows(&mut self, request: u32) -> Option<FlowPage> {
-        let at = self.lists.open.iter().position(|piece| piece.request == request && piece.asked.is_none())?;
+        let at = self
+            .lists
+            .open
+            .iter()
+            .position(|piece| piece.request == request && piece.asked.is_none())?;
         let Piece { after, mut page, .. } = self.lists.open.swap_remove(at);
         if page.next.is_none() {
             let next = after.and_then(|node| self.next_listed(node.checked_add(1)?));

@@ -59,14 +59,23 @@ pub(super) struct Wanted {
 impl Manager {
     /// A request to move flows, known from its beginning or from its runtime's report.
     pub(super) fn moving_mut(&mut self, request: u32, from: Peer) -> &mut Move {
-        let at = self.moves.iter().position(|order| order.request == request).unwrap_or_else(|| {
-            if self.moves.len() >= MOVES_KEPT {
-                self.moves.remove(0);
-            }
-            let began_at = self.now;
-            self.moves.push(Move { request, from, began_at, moved: 0, refused: 0, ended_at: None, failed: false });
-            self.moves.len() - 1
-        });
+        let at =
+            self.moves.iter().position(|order| order.request == request).unwrap_or_else(|| {
+                if self.moves.len() >= MOVES_KEPT {
+                    self.moves.remove(0);
+                }
+                let began_at = self.now;
+                self.moves.push(Move {
+                    request,
+                    from,
+                    began_at,
+                    moved: 0,
+                    refused: 0,
+                    ended_at: None,
+                    failed: false,
+                });
+                self.moves.len() - 1
+            });
         &mut self.moves[at]
     }
 
@@ -111,7 +120,9 @@ impl Manager {
     /// The answer to an order, once it is there. An operator that asks too late gets
     /// none.
     pub fn take_answer(&mut self, ticket: u32) -> Option<Result<u32, Refusal>> {
-        let Some(at) = self.tickets.iter().position(|known| known.number == ticket) else { return Some(Err(Refusal::Away)) };
+        let Some(at) = self.tickets.iter().position(|known| known.number == ticket) else {
+            return Some(Err(Refusal::Away));
+        };
         let answer = self.tickets[at].answer?;
         self.tickets.remove(at);
         Some(answer)
@@ -119,7 +130,10 @@ impl Manager {
 
     /// An incarnation of the coordinator has ended: its open orders get no answer.
     pub fn handle_coordinator_ended(&mut self, peer: Peer) {
-        self.tickets.iter_mut().filter(|ticket| ticket.asked == Some(peer)).for_each(Ticket::refuse);
+        self.tickets
+            .iter_mut()
+            .filter(|ticket| ticket.asked == Some(peer))
+            .for_each(Ticket::refuse);
     }
 
     /// Requests to move flows so far, those of drains included.

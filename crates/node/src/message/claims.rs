@@ -42,7 +42,14 @@ pub struct Claim {
 impl Claim {
     /// A claim without flags.
     pub fn new(key: FlowKey, reply: FlowKey, epoch: Epoch, chain: u16) -> Claim {
-        Claim { key: key.into(), reply: reply.into(), epoch: epoch.get().into(), flags: 0, reserved: 0, chain: chain.into() }
+        Claim {
+            key: key.into(),
+            reply: reply.into(),
+            epoch: epoch.get().into(),
+            flags: 0,
+            reserved: 0,
+            chain: chain.into(),
+        }
     }
 
     /// The claim of a flow of this chain, from the flow's header.
@@ -153,7 +160,8 @@ mod tests {
     /// there alone.
     #[test]
     fn a_claim_says_what_it_was_told_to() {
-        let all = [ClaimFlag::Renounced, ClaimFlag::NeedsEarlier, ClaimFlag::Keyed, ClaimFlag::HalfOpen];
+        let all =
+            [ClaimFlag::Renounced, ClaimFlag::NeedsEarlier, ClaimFlag::Keyed, ClaimFlag::HalfOpen];
         let claim = Claim::new(FlowKey::default(), FlowKey::default(), Epoch::new(7), 0x102);
         for flag in all {
             let flagged = claim.with(flag, true);

@@ -32,7 +32,10 @@ impl LastWord {
 
     /// The number of flows in the last word; `None` if nothing was written.
     pub fn heard(self) -> Option<u64> {
-        self.0.load(Ordering::Relaxed).checked_sub(1).filter(|_| !is_planted(Fault::IgnoresLastWords))
+        self.0
+            .load(Ordering::Relaxed)
+            .checked_sub(1)
+            .filter(|_| !is_planted(Fault::IgnoresLastWords))
     }
 }
 

@@ -154,7 +154,8 @@ impl FlowPage {
         let mut flows = Vec::new();
         let mut rest = &self.bytes[..];
         while !rest.is_empty() {
-            let (flow, behind) = postcard::take_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
+            let (flow, behind) =
+                postcard::take_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
             flows.push(flow);
             rest = behind;
         }

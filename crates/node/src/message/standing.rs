@@ -191,7 +191,8 @@ impl Failover {
     /// died meanwhile. If one has, the two counts differ a little by flows that ended or
     /// began meanwhile; the result is never negative.
     pub fn lost(&self, switches: usize) -> u64 {
-        let unclaimed = (self.unclaimed.len() == switches).then(|| self.unclaimed.iter().map(|(_, flows)| flows).sum());
+        let unclaimed = (self.unclaimed.len() == switches)
+            .then(|| self.unclaimed.iter().map(|(_, flows)| flows).sum());
         self.lost_with(unclaimed)
     }
 

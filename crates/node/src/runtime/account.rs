@@ -43,7 +43,8 @@ impl Runtime {
         self.visit_pools(|id, pool| held.push((id, pool.backend().blocks())));
         for (pool, blocks) in held {
             for blocks in blocks.chunks(BLOCKS_PER_MESSAGE) {
-                self.fabric.send_control(COORDINATOR, &Control::Holds { pool, blocks: blocks.to_vec() });
+                self.fabric
+                    .send_control(COORDINATOR, &Control::Holds { pool, blocks: blocks.to_vec() });
             }
         }
         self.fabric.send_control(COORDINATOR, &Control::Accounted { handled: self.handled });

@@ -35,7 +35,12 @@ impl Counted {
         Counted { statistics, telling: Telling::new(sizes) }
     }
 
-    pub(super) fn tell(&mut self, lanes: &mut [Lane], now: u64, send: impl FnMut(&Control) -> bool) {
+    pub(super) fn tell(
+        &mut self,
+        lanes: &mut [Lane],
+        now: u64,
+        send: impl FnMut(&Control) -> bool,
+    ) {
         let look = |statistic: usize, look: &mut dyn FnMut(&[i64])| {
             let Listed { lane, function, field } = self.statistics[statistic];
             lanes[lane].with_part(function, field, &mut |part| look(part.own()));

@@ -14,7 +14,10 @@ impl Runtime {
     /// to the fabric.
     pub(super) fn sort(&mut self, rx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
         for mut packet in rx.drain(..) {
-            let ethertype = packet.bytes().get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+            let ethertype = packet
+                .bytes()
+                .get(12..14)
+                .map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
             match ethertype {
                 ETHERTYPE_NSH => match nsh::decapsulate(&mut packet) {
                     Some(outer) => self.sort_packet(packet, outer, pool),
@@ -38,7 +41,11 @@ impl Runtime {
         let node = node_of(source)?;
         // Messages of a runtime may come before the view that names it, because a runtime
         // that was just started is told last.
-        let peer = self.member_at.get(node).map(|at| self.members[at]).or_else(|| self.fabric.peer(node))?;
+        let peer = self
+            .member_at
+            .get(node)
+            .map(|at| self.members[at])
+            .or_else(|| self.fabric.peer(node))?;
         (mac_of_life(peer) == *source).then_some(peer)
     }
 
@@ -60,16 +67,20 @@ impl Runtime {
             if outer.index == index::MARK {
                 self.handle_mark(&packet, outer.source);
             }
-            self.fenced |= outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
+            self.fenced |=
+                outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
             match node_of(&outer.source).and_then(|node| self.shared.side_of(node)) {
-                Some(side) if outer.index == index::TO_RUNTIME => side.tick(packet.meta.stamp, packet.meta.commit),
+                Some(side) if outer.index == index::TO_RUNTIME => {
+                    side.tick(packet.meta.stamp, packet.meta.commit)
+                }
                 Some(side) => side.now = side.now.max(packet.meta.stamp),
                 None => {}
             }
             pool.put(packet);
             return;
         }
-        let sender = if outer.index == index::TO_REPLICA { self.sender(&outer.source) } else { None };
+        let sender =
+            if outer.index == index::TO_REPLICA { self.sender(&outer.source) } else { None };
         let Some(lane) = self.lanes.get_mut(packet.meta.chain as usize) else {
             self.shared.drop(packet, DropReason::Malformed, pool);
             return;
@@ -84,7 +95,8 @@ impl Runtime {
             // The present incarnation of the switch would not know a flow opened, or a
             // route given anew, by this packet.
             index::TO_RUNTIME
-                if packet.meta.flags & Flags::NEW != 0 && side.life.is_some_and(|now| now != packet.meta.switch) =>
+                if packet.meta.flags & Flags::NEW != 0
+                    && side.life.is_some_and(|now| now != packet.meta.switch) =>
             {
                 self.shared.drop(packet, DropReason::LostInFailure, pool);
             }
@@ -102,7 +114,9 @@ impl Runtime {
                 }
             }
             index::TO_REPLICA => match sender {
-                Some(from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
+                Some(from) => {
+                    lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox)
+                }
                 None => self.shared.drop(packet, DropReason::Fenced, pool),
             },
             _ => self.shared.drop(packet, DropReason::Malformed, pool),
@@ -110,11 +124,17 @@ impl Runtime {
     }
 
     /// Sends the protection's packets, after the messages that they must not overtake.
-    pub(super) fn carry_out_packets(&mut self, at: usize, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
+    pub(super) fn carry_out_packets(
+        &mut self,
+        at: usize,
+        tx: &mut Vec<Packet>,
+        pool: &mut dyn PacketPool,
+    ) {
         let me = mac_of_life(self.config.me);
         let lane = &mut self.lanes[at];
         for (to, mut packet) in lane.outbox.handed.drain(..) {
-            let outer = Outer { destination: mac_of_life(to), source: me, index: index::TO_REPLICA };
+            let outer =
+                Outer { destination: mac_of_life(to), source: me, index: index::TO_REPLICA };
             if nsh::encapsulate(&mut packet, outer) {
                 tx.push(packet);
             } else {
@@ -138,7 +158,12 @@ impl Runtime {
         }
     }
 
-    pub(super) fn transmit_messages(&mut self, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+    pub(super) fn transmit_messages(
+        &mut self,
+        tx: &mut Vec<Packet>,
+        pool: &mut dyn PacketPool,
+        clock: u64,
+    ) {
         self.fabric.poll_transmit(clock, |frame| {
             let Some(mut packet) = pool.take() else { return false };
             if packet.copy_from(frame) {
@@ -154,7 +179,13 @@ impl Runtime {
 
 /// Asks replicas which of the packets that were handed to them have arrived.
 #[inline(never)]
-fn send_marks(marks: &mut Vec<(Peer, u32)>, chain: u16, me: [u8; 6], tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
+fn send_marks(
+    marks: &mut Vec<(Peer, u32)>,
+    chain: u16,
+    me: [u8; 6],
+    tx: &mut Vec<Packet>,
+    pool: &mut dyn PacketPool,
+) {
     for (to, commit) in marks.drain(..) {
         // Without a buffer no mark is sent, and the protection asks again.
         let Some(mut mark) = pool.take() else { break };
@@ -179,7 +210,8 @@ fn encapsulate_released(packet: &mut Packet, flows: &Flows, me: Mac, switch: Mac
         // The flow may have got a later epoch meanwhile, or only another flow that wants
         // the same reply key may be left here. The epoch is therefore the packet's own:
         // the one with these low bits that is nearest to that of the flow with this key.
-        let key = packet.parse().ok().and_then(|()| FlowKey::noted(packet)).map(|key| key.reverse());
+        let key =
+            packet.parse().ok().and_then(|()| FlowKey::noted(packet)).map(|key| key.reverse());
         let found = key.and_then(|key| flows.find_meant(&key, flows.hash(&key), packet.meta.epoch));
         let epoch = found.map(|found| flows.header(found.slot).epoch.nearest(packet.meta.epoch));
         // Without an epoch the switch lets the packet out unless its replies would be

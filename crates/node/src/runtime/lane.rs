@@ -121,12 +121,19 @@ impl OfChain for Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(index: u16, side: usize, spec: ChainSpec, owned_limit: usize, seed: u64) -> Lane {
+    pub(crate) fn new(
+        index: u16,
+        side: usize,
+        spec: ChainSpec,
+        owned_limit: usize,
+        seed: u64,
+    ) -> Lane {
         let ChainSpec { name, chain, protection, .. } = spec;
         let layout = chain.layout();
         let plan = protection.plan();
         let capacity = owned_limit * plan.slots_per_flow();
-        let flows = Flows::with_room_for(plan.present_flows(), capacity, layout.size, layout.hash, seed);
+        let flows =
+            Flows::with_room_for(plan.present_flows(), capacity, layout.size, layout.hash, seed);
         let undo = vec![0; layout.size];
         Lane {
             index,
@@ -205,12 +212,17 @@ impl Lane {
         if self.plan.has_log()
             && let Some(logged) = self.protection.logged_mut()
         {
-            let bytes = work.iter().filter_map(|arrival| arrival.packet.as_ref()).map(Packet::len).sum();
+            let bytes =
+                work.iter().filter_map(|arrival| arrival.packet.as_ref()).map(Packet::len).sum();
             logged.begin_batch(work.len(), bytes);
         }
         core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
         let hashes = work.iter().map(|arrival| arrival.hash);
-        core::hint::black_box(self.flows.touch_slots(hashes, self.copies_often || self.is_undone, &mut self.likely));
+        core::hint::black_box(self.flows.touch_slots(
+            hashes,
+            self.copies_often || self.is_undone,
+            &mut self.likely,
+        ));
         // A packet leaves its place only when its fate is known, so a panic loses none.
         let mut at = 0;
         while at < work.len() {
@@ -247,7 +259,14 @@ impl Lane {
 
     /// Finds the packet's flow and runs the chain.
     #[inline]
-    fn step(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, likely: Option<Found>, shared: &mut Shared) -> Step {
+    fn step(
+        &mut self,
+        packet: &mut Packet,
+        key: &FlowKey,
+        hash: u64,
+        likely: Option<Found>,
+        shared: &mut Shared,
+    ) -> Step {
         let (epoch, is_new) = (Epoch::new(packet.meta.commit), packet.meta.flags & Flags::NEW != 0);
         match self.flows.find_likely(key, hash, epoch, likely) {
             Some(found) => {
@@ -278,7 +297,9 @@ impl Lane {
                         }
                         self.run(packet, found, key, Position::START, shared)
                     }
-                    Life::Opening | Life::Claiming | Life::Arriving => Step::Park(found.slot, Position::START),
+                    Life::Opening | Life::Claiming | Life::Arriving => {
+                        Step::Park(found.slot, Position::START)
+                    }
                     _ if is_new && is_newer && !found.is_reply => {
                         // The flow of which this was the replica has ended unheard, and
                         // its key is opened again here.
@@ -289,7 +310,9 @@ impl Lane {
                 }
             }
             None if self.parking.is_outside(hash) => Step::WaitOutside,
-            None if is_new && !self.gone.is_late(hash, epoch) => self.open(packet, key, hash, shared),
+            None if is_new && !self.gone.is_late(hash, epoch) => {
+                self.open(packet, key, hash, shared)
+            }
             None => {
                 shared.sides[self.side].ended.push((*key, epoch));
                 Step::Drop(DropReason::NoFlow)
@@ -317,7 +340,9 @@ impl Lane {
         }
         let slot = match refused {
             Some(reason) => Err(reason),
-            None => self.flows.insert(*key, hash, Event::Open).map_err(|_| DropReason::FlowTableFull),
+            None => {
+                self.flows.insert(*key, hash, Event::Open).map_err(|_| DropReason::FlowTableFull)
+            }
         };
         let slot = match slot {
             Ok(slot) => slot,
@@ -339,7 +364,14 @@ impl Lane {
 
     /// Runs the chain from `position` on.
     #[inline(always)]
-    fn run(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, position: Position, shared: &mut Shared) -> Step {
+    fn run(
+        &mut self,
+        packet: &mut Packet,
+        found: Found,
+        key: &FlowKey,
+        position: Position,
+        shared: &mut Shared,
+    ) -> Step {
         let slot = found.slot;
         match self.protection.admit(&mut self.flows, slot) {
             Admission::Ready => {}
@@ -365,7 +397,8 @@ impl Lane {
         let is_whole = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
         // True if the switch's present incarnation has sent the packet, under the flow's
         // present epoch.
-        let is_current = packet.meta.commit == header.epoch.get() && shared.sides[self.side].heard == Some(packet.meta.switch);
+        let is_current = packet.meta.commit == header.epoch.get()
+            && shared.sides[self.side].heard == Some(packet.meta.switch);
         if is_late || !is_whole || !is_current {
             // A replay would process the packet in the order of stamps, from the chain's
             // beginning, or would not have it at all.
@@ -399,13 +432,18 @@ impl Lane {
                     return if is_answered { Step::Turn(None, reason) } else { Step::Drop(reason) };
                 }
                 let wants_nothing = shared.cx.lifetime() == 0 && !shared.cx.is_ending();
-                let is_known = packet.meta.commit == header.epoch.get() && header.flags & flag::WHOLE == 0;
+                let is_known =
+                    packet.meta.commit == header.epoch.get() && header.flags & flag::WHOLE == 0;
                 // A refused packet that changes nothing need not reach the copies, so a
                 // flood of such packets makes no work elsewhere. A packet log, from which
                 // packets are replayed, must have every one.
                 if wants_nothing && is_known && !self.plan.has_log() && *state == *self.undo {
                     header.last_stamp = before;
-                    return if is_answered { Step::Turn(Some((slot, false)), reason) } else { Step::Drop(reason) };
+                    return if is_answered {
+                        Step::Turn(Some((slot, false)), reason)
+                    } else {
+                        Step::Drop(reason)
+                    };
                 }
                 account(header, direction, packet, is_current, &shared.cx);
                 if shared.cx.is_ending() {
@@ -415,7 +453,12 @@ impl Lane {
                     // The flow's new state is committed with the answer.
                     return Step::Turn(Some((slot, true)), reason);
                 }
-                self.protection.changed(&mut self.flows, slot, packet.meta.stamp, shared.cx.is_nondeterministic());
+                self.protection.changed(
+                    &mut self.flows,
+                    slot,
+                    packet.meta.stamp,
+                    shared.cx.is_nondeterministic(),
+                );
                 Step::Drop(reason)
             }
             Outcome::Wait(position) => {
@@ -464,14 +507,27 @@ impl Lane {
     }
 
     #[inline(always)]
-    fn settle(&mut self, step: Step, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    fn settle(
+        &mut self,
+        step: Step,
+        packet: Packet,
+        key: &FlowKey,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
         match step {
             Step::Commit(slot) => {
                 if shared.follows(&packet) {
                     trace_exit(&self.name, &packet, key, shared);
                 }
                 let nondeterministic = shared.cx.is_nondeterministic();
-                self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
+                self.protection.commit(
+                    &mut self.flows,
+                    slot,
+                    packet,
+                    nondeterministic,
+                    &mut self.outbox,
+                );
             }
             Step::Drop(reason) => shared.drop(packet, reason, pool),
             Step::Turn(flow, reason) => self.turn(flow, reason, packet, key, shared, pool),
@@ -501,9 +557,14 @@ impl Lane {
             return shared.drop(packet, reason, pool);
         }
         shared.drops.count(reason);
-        let ahead = flow.and_then(|(slot, _)| self.reset_for_receiver(slot, &packet, key, shared, pool));
+        let ahead =
+            flow.and_then(|(slot, _)| self.reset_for_receiver(slot, &packet, key, shared, pool));
         if let Some((slot, _)) = flow {
-            let back = if self.flows.header(slot).is_reply(key) { Direction::Forward } else { Direction::Reverse };
+            let back = if self.flows.header(slot).is_reply(key) {
+                Direction::Forward
+            } else {
+                Direction::Reverse
+            };
             if let Some(expected) = self.chain.expected(&self.undo, back) {
                 acknowledge(&mut packet, expected.least);
             }
@@ -513,8 +574,16 @@ impl Lane {
             packet.meta.epoch = self.flows.header(slot).epoch.low();
         }
         match flow {
-            Some((slot, true)) => self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox),
-            Some((slot, false)) => self.protection.follow(&mut self.flows, slot, packet, &mut self.outbox),
+            Some((slot, true)) => self.protection.commit(
+                &mut self.flows,
+                slot,
+                packet,
+                nondeterministic,
+                &mut self.outbox,
+            ),
+            Some((slot, false)) => {
+                self.protection.follow(&mut self.flows, slot, packet, &mut self.outbox)
+            }
             None => self.outbox.released.push(Released::stateless(packet)),
         }
         if let Some((packet, (slot, _))) = ahead.zip(flow) {
@@ -566,7 +635,12 @@ impl Lane {
     /// Contains a function's panic: the flow is as before the packet, the packet is
     /// dropped, the others go on. A flow that was being opened does not exist. The
     /// functions that have it open close it, so no lease is lost.
-    fn contain_panic(&mut self, packet: Option<Packet>, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    fn contain_panic(
+        &mut self,
+        packet: Option<Packet>,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
         self.roll_back(shared);
         if let Some(packet) = packet {
             shared.drop(packet, DropReason::FunctionPanicked, pool);
@@ -597,12 +671,19 @@ impl Lane {
 /// Accounts a processed packet to its flow: counters, deadline, and, if it `is_current`,
 /// whether the switch has shown that it knows the reply key.
 #[inline]
-fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, is_current: bool, cx: &Context) {
+fn account(
+    header: &mut ActorHeader,
+    direction: Direction,
+    packet: &Packet,
+    is_current: bool,
+    cx: &Context,
+) {
     let way = direction as usize;
     header.count(way, packet.len() as u16);
     if is_current {
         let is_known = direction == Direction::Reverse || packet.meta.flags & Flags::NEW == 0;
-        header.flags = header.flags & !flag::UNCONFIRMED | if is_known { 0 } else { flag::UNCONFIRMED };
+        header.flags =
+            header.flags & !flag::UNCONFIRMED | if is_known { 0 } else { flag::UNCONFIRMED };
     }
     if cx.lifetime() > 0 {
         let wish = header.last_stamp + cx.lifetime();
@@ -621,7 +702,9 @@ fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, is_c
 #[inline(never)]
 fn judge(header: &mut ActorHeader, direction: Direction, packet: &Packet) {
     match (direction, header.standing()) {
-        (Direction::Reverse, Standing::Unreplied) if !packet.is_icmp_error() => header.set_standing(Standing::Answered),
+        (Direction::Reverse, Standing::Unreplied) if !packet.is_icmp_error() => {
+            header.set_standing(Standing::Answered)
+        }
         (Direction::Forward, Standing::Answered) if packet.layers.protocol == proto::TCP => {
             header.set_standing(Standing::Established);
         }
@@ -639,6 +722,7 @@ fn mark(header: &ActorHeader, direction: Direction, packet: &mut Packet) {
         let back = if direction == Direction::Forward { &header.reply } else { &header.key };
         back.reverse().note(packet);
     }
-    packet.meta.flags = packet.meta.flags & (Flags::TRACE | Flags::OWN) | if is_learning { Flags::LEARN } else { 0 };
+    packet.meta.flags = packet.meta.flags & (Flags::TRACE | Flags::OWN)
+        | if is_learning { Flags::LEARN } else { 0 };
     packet.meta.epoch = header.epoch.low();
 }

@@ -60,7 +60,14 @@ pub(super) struct Listings {
 
 impl Listings {
     /// Takes a question in: flows from this lane and slot on.
-    pub(super) fn ask(&mut self, to: NodeId, request: u32, limit: u32, selector: &str, (lane, slot): (u16, Slot)) {
+    pub(super) fn ask(
+        &mut self,
+        to: NodeId,
+        request: u32,
+        limit: u32,
+        selector: &str,
+        (lane, slot): (u16, Slot),
+    ) {
         // A selector that cannot be read matches no flow: its asker has checked it
         // before.
         let (selector, at) = match selector.parse() {
@@ -70,7 +77,14 @@ impl Listings {
         if self.open.len() == MOST {
             self.open.pop_front();
         }
-        self.open.push_back(Listing { to, request, selector, at, flows_left: limit, slots_left: SLOTS_PER_ANSWER });
+        self.open.push_back(Listing {
+            to,
+            request,
+            selector,
+            at,
+            flows_left: limit,
+            slots_left: SLOTS_PER_ANSWER,
+        });
     }
 
     /// Drops a node's questions, because the node waits for no answer any more.
@@ -125,7 +139,13 @@ enum Sent {
 
 impl Listing {
     /// Scans slots, at most so many, until a record is full, and sends it.
-    fn send_record(&mut self, slots: &mut u32, lanes: &[Lane], shared: &Shared, fabric: &mut Fabric) -> Sent {
+    fn send_record(
+        &mut self,
+        slots: &mut u32,
+        lanes: &[Lane],
+        shared: &Shared,
+        fabric: &mut Fabric,
+    ) -> Sent {
         let Listing { mut at, mut flows_left, mut slots_left, .. } = *self;
         let (mut flows, mut count) = (Vec::new(), 0);
         while *slots > 0 && slots_left > 0 && flows_left > 0 && count < FLOWS_PER_RECORD {
@@ -147,7 +167,8 @@ impl Listing {
         let is_over = at.0 >= lanes.len();
         let is_last = is_over || flows_left == 0 || slots_left == 0;
         if is_last || count > 0 {
-            let head = FlowsHead::new(self.request, is_last, (!is_over).then_some((at.0 as u16, at.1)));
+            let head =
+                FlowsHead::new(self.request, is_last, (!is_over).then_some((at.0 as u16, at.1)));
             if fabric.send_parts(self.to, kind::FLOWS, &[head.as_bytes(), &flows]).is_err() {
                 return Sent::Nothing;
             }
@@ -160,12 +181,19 @@ impl Listing {
     fn look(&self, lane: &Lane, slot: Slot, shared: &Shared) -> Option<FlowInfo> {
         let header = lane.flows.header(slot);
         let is_meant = header.life().is_owned()
-            && [header.key, header.reply.reverse()].iter().any(|key| self.selector.matches(key, header.ingress));
+            && [header.key, header.reply.reverse()]
+                .iter()
+                .any(|key| self.selector.matches(key, header.ingress));
         is_meant.then(|| FlowInfo {
             key: header.key,
             reply: header.reply,
             chain: lane.index,
-            state: if lane.flows.is_present(slot) { lane.chain.describe(lane.flows.state(slot)) } else { ABSENT }.to_owned(),
+            state: if lane.flows.is_present(slot) {
+                lane.chain.describe(lane.flows.state(slot))
+            } else {
+                ABSENT
+            }
+            .to_owned(),
             owner: shared.node,
             replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
             epoch: header.epoch.get(),

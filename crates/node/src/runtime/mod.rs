@@ -123,7 +123,14 @@ impl Shared {
 
     pub(crate) fn trace(&mut self, packet: &Packet, text: String) {
         if self.traces.len() < STEPS_KEPT {
-            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.node, stage: 1, ingress: None, rule: None, text });
+            self.traces.push(TraceStep {
+                stamp: packet.meta.stamp,
+                node: self.node,
+                stage: 1,
+                ingress: None,
+                rule: None,
+                text,
+            });
         }
     }
 }
@@ -212,12 +219,16 @@ impl Runtime {
         let mut lanes: Vec<Lane> = chains
             .into_iter()
             .enumerate()
-            .map(|(index, spec)| Lane::new(index as u16, side_of(spec.switch), spec, config.flows, config.seed))
+            .map(|(index, spec)| {
+                Lane::new(index as u16, side_of(spec.switch), spec, config.flows, config.seed)
+            })
             .collect();
         let served = Served::of(&mut lanes);
         let counted = Counted::of(&mut lanes);
         let shared = Shared {
-            cx: Context::new(config.seed ^ u64::from(config.me.incarnation) << 16 ^ u64::from(config.me.node)),
+            cx: Context::new(
+                config.seed ^ u64::from(config.me.incarnation) << 16 ^ u64::from(config.me.node),
+            ),
             sides,
             drops: DropCounters::default(),
             traces: Vec::new(),
@@ -346,7 +357,11 @@ impl Runtime {
             expired: self.shared.expired,
             forgotten: self.shared.forgotten,
             lost: self.shared.lost,
-            fetched: self.lanes.iter().map(|lane| lane.protection.safety(&lane.flows).fetched).sum(),
+            fetched: self
+                .lanes
+                .iter()
+                .map(|lane| lane.protection.safety(&lane.flows).fetched)
+                .sum(),
             recovered: self.recoveries.recovered,
             panics: self.shared.panics,
             unprotected: self.released_unprotected,
@@ -374,16 +389,22 @@ impl Runtime {
     pub fn has_input(&self, chain: usize, key: &FlowKey, stamp: u64) -> bool {
         let lane = self.lanes.get(chain);
         let found = lane.and_then(|lane| Some((lane, lane.flows.find(key, lane.flows.hash(key))?)));
-        let logged = found.and_then(|(lane, found)| Some((lane.protection.logged()?, lane, found.slot)));
+        let logged =
+            found.and_then(|(lane, found)| Some((lane.protection.logged()?, lane, found.slot)));
         logged.is_some_and(|(logged, lane, slot)| logged.has_input(&lane.flows, slot, stamp))
     }
 
     /// Calls `visit` with every pool of this runtime, for inspection and, in benchmarks
     /// and tests, to grant blocks directly.
-    pub fn visit_pools(&mut self, mut visit: impl FnMut(PoolId, &mut holdfast_nf::shared::Numbers)) {
+    pub fn visit_pools(
+        &mut self,
+        mut visit: impl FnMut(PoolId, &mut holdfast_nf::shared::Numbers),
+    ) {
         for lane in &mut self.lanes {
             let chain = lane.index;
-            lane.visit_pools(|function, field, pool| visit(PoolId { chain, function, field }, pool));
+            lane.visit_pools(|function, field, pool| {
+                visit(PoolId { chain, function, field }, pool)
+            });
         }
     }
 
@@ -404,7 +425,12 @@ impl Runtime {
     pub fn held(&self) -> usize {
         self.lanes
             .iter()
-            .map(|lane| lane.parking.len() + lane.parking.outside() + lane.protection.held() + lane.suspects.len())
+            .map(|lane| {
+                lane.parking.len()
+                    + lane.parking.outside()
+                    + lane.protection.held()
+                    + lane.suspects.len()
+            })
             .sum()
     }
 
@@ -429,7 +455,13 @@ impl Runtime {
     /// Runs a turn through the module graph. The runtime takes every frame of `rx`, and
     /// appends the frames to send to `tx`. `clock` is the worker's time, ns. True if
     /// there was anything to do.
-    pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {
+    pub fn turn(
+        &mut self,
+        rx: &mut Vec<Packet>,
+        tx: &mut Vec<Packet>,
+        pool: &mut dyn PacketPool,
+        clock: u64,
+    ) -> bool {
         self.turn_with(rx, tx, pool, None, clock)
     }
 
@@ -483,7 +515,14 @@ impl Runtime {
         }
         self.serve_pools();
         had_words |= self.speak_with_server(words);
-        self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.shared, &self.members, &self.listeners, clock);
+        self.migrations.advance(
+            &mut self.lanes,
+            &mut self.fabric,
+            &self.shared,
+            &self.members,
+            &self.listeners,
+            clock,
+        );
         self.recoveries.send_claims(&mut self.fabric, &self.lanes, clock);
         for (lane, slot) in self.migrations.arrivals.take_late() {
             if let Some(telling) = &mut self.shared.sides[self.lanes[lane].side].telling {
@@ -492,7 +531,11 @@ impl Runtime {
         }
         for (at, side) in self.shared.sides.iter_mut().enumerate() {
             if let Some(telling) = &mut side.telling
-                && telling.go_on(&self.lanes, &mut self.fabric, self.migrations.arrivals.expects_late(at, &self.lanes))
+                && telling.go_on(
+                    &self.lanes,
+                    &mut self.fabric,
+                    self.migrations.arrivals.expects_late(at, &self.lanes),
+                )
             {
                 side.telling = None;
             }
@@ -531,7 +574,11 @@ impl Runtime {
 
     /// The time at which a turn is due without input, worker's time.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let is_telling = self.shared.sides.iter().any(|side| side.telling.as_ref().is_some_and(Telling::is_busy));
+        let is_telling = self
+            .shared
+            .sides
+            .iter()
+            .any(|side| side.telling.as_ref().is_some_and(Telling::is_busy));
         let has_work = |lane: &Lane| lane.protection.is_busy() || lane.retry || lane.may_let_in();
         if self.lanes.iter().any(has_work) || self.recoveries.is_waiting() || is_telling {
             return Some(0);
@@ -542,10 +589,13 @@ impl Runtime {
             Some(patience) => self.clock.saturating_add(patience),
             None => u64::MAX,
         };
-        let (migrations, listings) = (after(self.migrations.patience()), after(self.listings.patience()));
-        let replays = self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
+        let (migrations, listings) =
+            (after(self.migrations.patience()), after(self.listings.patience()));
+        let replays =
+            self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
         let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());
-        let suspects = if has_suspects { self.clock.saturating_add(suspects::LOOK_EVERY) } else { u64::MAX };
+        let suspects =
+            if has_suspects { self.clock.saturating_add(suspects::LOOK_EVERY) } else { u64::MAX };
         let words = self.served.as_ref().map_or(u64::MAX, |served| served.poll_timeout());
         Some(
             words

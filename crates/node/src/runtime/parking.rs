@@ -42,7 +42,11 @@ pub(crate) struct Parking {
 
 impl Parking {
     pub(crate) fn new() -> Parking {
-        Parking { packets: VecDeque::with_capacity(256), lobby: VecDeque::new(), outside: BTreeMap::new() }
+        Parking {
+            packets: VecDeque::with_capacity(256),
+            lobby: VecDeque::new(),
+            outside: BTreeMap::new(),
+        }
     }
 
     /// Puts a packet into the lobby until there is room for its flow. Gives the packet
@@ -77,7 +81,9 @@ impl Parking {
             first.insert(visitor.hash);
         }
         let (coming, staying): (VecDeque<Visitor>, VecDeque<Visitor>) =
-            core::mem::take(&mut self.lobby).into_iter().partition(|visitor| first.contains(&visitor.hash));
+            core::mem::take(&mut self.lobby)
+                .into_iter()
+                .partition(|visitor| first.contains(&visitor.hash));
         self.lobby = staying;
         first.iter().for_each(|hash| _ = self.outside.remove(hash));
         coming.into()
@@ -87,7 +93,8 @@ impl Parking {
     /// it.
     pub(crate) fn pop_outside_older_than(&mut self, now: u64) -> Option<Visitor> {
         let is_late = |visitor: &Visitor| now.saturating_sub(visitor.packet.meta.stamp) > PATIENCE;
-        let visitor = if self.lobby.front().is_some_and(is_late) { self.lobby.pop_front() } else { None }?;
+        let visitor =
+            if self.lobby.front().is_some_and(is_late) { self.lobby.pop_front() } else { None }?;
         if let Some(count) = self.outside.get_mut(&visitor.hash) {
             *count -= 1;
             if *count == 0 {
@@ -122,14 +129,21 @@ impl Parking {
     /// The number of functions that have a flow open whose first packet waits in the
     /// middle of the chain.
     pub(crate) fn opened(&self, slot: Slot, generation: u32) -> usize {
-        let is_its = |parked: &&Parked| parked.slot == slot && parked.generation == generation && parked.position.opening;
+        let is_its = |parked: &&Parked| {
+            parked.slot == slot && parked.generation == generation && parked.position.opening
+        };
         let position = self.packets.iter().find(is_its).map(|parked| parked.position);
         position.map_or(0, |position| usize::from(position.passed) + usize::from(position.opened))
     }
 
     /// Moves packets to this flow that came under its key and epoch, have not begun, and
     /// wait with another flow. Returns the flows with which they waited.
-    pub(crate) fn readdress(&mut self, key: &FlowKey, epoch: Epoch, (slot, generation): (Slot, u32)) -> Vec<(Slot, u32)> {
+    pub(crate) fn readdress(
+        &mut self,
+        key: &FlowKey,
+        epoch: Epoch,
+        (slot, generation): (Slot, u32),
+    ) -> Vec<(Slot, u32)> {
         let is_its = |parked: &&mut Parked| {
             parked.slot != slot
                 && parked.position == Position::START

@@ -37,7 +37,10 @@ impl Errand {
             PoolEffect::Adopted(number) => Some(Errand::Adopted(number, epoch)),
             PoolEffect::Spare(block) => Some(Errand::Spare(block)),
             PoolEffect::SparedAll => Some(Errand::SparedAll),
-            PoolEffect::Request | PoolEffect::Used(_) | PoolEffect::Unused(_) | PoolEffect::Left(_) => None,
+            PoolEffect::Request
+            | PoolEffect::Used(_)
+            | PoolEffect::Unused(_)
+            | PoolEffect::Left(_) => None,
         }
     }
 }
@@ -88,12 +91,25 @@ impl Errands {
 
     fn next(&self) -> Option<(Control, usize)> {
         let &(pool, first) = self.queue.front()?;
-        let same_pool = || self.queue.iter().take(NUMBERS).take_while(|(other, _)| *other == pool).map(|(_, errand)| *errand);
-        let alike = |number: fn(Errand) -> Option<u32>| -> Vec<u32> { same_pool().map_while(number).collect() };
+        let same_pool = || {
+            self.queue
+                .iter()
+                .take(NUMBERS)
+                .take_while(|(other, _)| *other == pool)
+                .map(|(_, errand)| *errand)
+        };
+        let alike = |number: fn(Errand) -> Option<u32>| -> Vec<u32> {
+            same_pool().map_while(number).collect()
+        };
         Some(match first {
             Errand::WantBlock => (Control::WantBlock { pool }, 1),
             Errand::Return(_) => {
-                let numbers = alike(|errand| if let Errand::Return(number) = errand { Some(number) } else { None });
+                let numbers =
+                    alike(
+                        |errand| {
+                            if let Errand::Return(number) = errand { Some(number) } else { None }
+                        },
+                    );
                 let count = numbers.len();
                 (Control::Returned { pool, numbers }, count)
             }
@@ -107,7 +123,10 @@ impl Errands {
                 (Control::Adopted { pool, numbers }, count)
             }
             Errand::Spare(_) | Errand::SparedAll => {
-                let blocks = alike(|errand| if let Errand::Spare(block) = errand { Some(block) } else { None });
+                let blocks =
+                    alike(
+                        |errand| if let Errand::Spare(block) = errand { Some(block) } else { None },
+                    );
                 let count = blocks.len();
                 // The last message of an answer says that it is the last.
                 let is_last = matches!(self.queue.get(count), Some((other, Errand::SparedAll)) if *other == pool);
@@ -118,7 +137,11 @@ impl Errands {
 }
 
 impl Runtime {
-    pub(super) fn with_pool(&mut self, id: PoolId, act: impl FnOnce(&mut holdfast_nf::shared::Numbers)) {
+    pub(super) fn with_pool(
+        &mut self,
+        id: PoolId,
+        act: impl FnOnce(&mut holdfast_nf::shared::Numbers),
+    ) {
         if let Some(lane) = self.lanes.get_mut(id.chain as usize) {
             lane.with_pool(id.function, id.field, act);
             lane.retry = lane.parking.len() > 0;

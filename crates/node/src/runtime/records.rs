@@ -55,23 +55,34 @@ impl Runtime {
         }
         for (at, (record, body)) in inbox.records().enumerate() {
             if at % ahead::AHEAD == 0 {
-                let of = |lanes: &[Lane], chain: u16| Some(usize::from(chain)).filter(|at| *at < lanes.len());
+                let of = |lanes: &[Lane], chain: u16| {
+                    Some(usize::from(chain)).filter(|at| *at < lanes.len())
+                };
                 ahead::look(&mut self.lanes, of, inbox.records_from(at));
             }
             let result = match record.kind {
-                1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
-                kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message)),
-                kind::NUMBERED if record.from.node == COORDINATOR => {
-                    numbered(body).map(|(number, message)| self.handle_order(record.from, number, message))
+                1..=protection_kind::LAST => {
+                    self.handle_protection(record.from, record.kind, body, pool)
                 }
-                kind::CLAIMED => self.recoveries.handle_claimed(record.from.node, body, &mut self.lanes),
+                kind::CONTROL => {
+                    Control::decode(body).map(|message| self.handle_control(record.from, message))
+                }
+                kind::NUMBERED if record.from.node == COORDINATOR => numbered(body)
+                    .map(|(number, message)| self.handle_order(record.from, number, message)),
+                kind::CLAIMED => {
+                    self.recoveries.handle_claimed(record.from.node, body, &mut self.lanes)
+                }
                 kind::UNLOGGED => match <[u8; 4]>::try_from(body) {
                     Ok(epoch) => {
                         let epoch = Epoch::new(u32::from_be_bytes(epoch));
                         let mut lanes = self.lanes.iter_mut();
-                        let of_switch =
-                            lanes.find(|lane| self.shared.sides[lane.side].switch == record.from.node && lane.replays.has(epoch));
-                        of_switch.into_iter().for_each(|lane| lane.end_replay(epoch, &mut self.shared, pool));
+                        let of_switch = lanes.find(|lane| {
+                            self.shared.sides[lane.side].switch == record.from.node
+                                && lane.replays.has(epoch)
+                        });
+                        of_switch
+                            .into_iter()
+                            .for_each(|lane| lane.end_replay(epoch, &mut self.shared, pool));
                         Ok(())
                     }
                     Err(_) => Err(DropReason::Malformed),
@@ -82,7 +93,9 @@ impl Runtime {
                     let (migrations, mut parts) = self.migration();
                     migrations.handle_record(record.from, record.kind, body, &mut parts)
                 }
-                kind::STATE_WELCOME | kind::STATE | kind::STATE_OVER => self.hear_server(record.from, record.kind, body),
+                kind::STATE_WELCOME | kind::STATE | kind::STATE_OVER => {
+                    self.hear_server(record.from, record.kind, body)
+                }
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -94,21 +107,36 @@ impl Runtime {
     }
 
     /// Ends flows for which the switch has no routes any more.
-    fn handle_ended(&mut self, switch: NodeId, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
+    fn handle_ended(
+        &mut self,
+        switch: NodeId,
+        body: &[u8],
+        pool: &mut dyn PacketPool,
+    ) -> Result<(), DropReason> {
         let ended = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
         for lane in &mut self.lanes {
             if self.shared.sides[lane.side].switch != switch {
                 continue;
             }
             for flow in ended {
-                lane.end_unrouted(&FlowKey::from(flow.key), Epoch::new(flow.epoch.get()), &mut self.shared, pool);
+                lane.end_unrouted(
+                    &FlowKey::from(flow.key),
+                    Epoch::new(flow.epoch.get()),
+                    &mut self.shared,
+                    pool,
+                );
             }
         }
         Ok(())
     }
 
     /// A new incarnation of a switch asks for its routes.
-    fn handle_tell(&mut self, switch: NodeId, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
+    fn handle_tell(
+        &mut self,
+        switch: NodeId,
+        body: &[u8],
+        pool: &mut dyn PacketPool,
+    ) -> Result<(), DropReason> {
         let &[life] = body else { return Err(DropReason::Malformed) };
         let mut sides = self.shared.sides.iter();
         let Some(at) = sides.position(|side| side.switch == switch) else {
@@ -124,7 +152,8 @@ impl Runtime {
         let side = &mut self.shared.sides[at];
         side.heard = Some(life);
         side.life = Some(life);
-        side.telling = Some(Telling::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
+        side.telling =
+            Some(Telling::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
         Ok(())
     }
 
@@ -167,8 +196,13 @@ impl Runtime {
     fn replicas(&self, members: &[Member]) -> Vec<Peer> {
         let me = self.config.me;
         let here = members.iter().find(|member| member.peer() == me).map(|member| member.host);
-        let running = || members.iter().filter(|member| member.node != me.node && member.state == MemberState::Running);
-        let elsewhere: Vec<Peer> = running().filter(|member| Some(member.host) != here).map(Member::peer).collect();
+        let running = || {
+            members
+                .iter()
+                .filter(|member| member.node != me.node && member.state == MemberState::Running)
+        };
+        let elsewhere: Vec<Peer> =
+            running().filter(|member| Some(member.host) != here).map(Member::peer).collect();
         if elsewhere.is_empty() { running().map(Member::peer).collect() } else { elsewhere }
     }
 
@@ -184,7 +218,8 @@ impl Runtime {
                 _ if here == serving => Detour::ThereAndBack,
                 _ => Detour::Longer,
             };
-            let detours: Vec<(Peer, Detour)> = self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
+            let detours: Vec<(Peer, Detour)> =
+                self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
             lane.protection.set_detours(&detours);
             // A host dies as a whole, so a log on the runtime's own host does not help.
             if let Some(logged) = lane.protection.logged_mut() {
@@ -193,10 +228,18 @@ impl Runtime {
         }
     }
 
-    fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
+    fn handle_protection(
+        &mut self,
+        from: Peer,
+        record: u8,
+        body: &[u8],
+        pool: &mut dyn PacketPool,
+    ) -> Result<(), DropReason> {
         let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
-        let lane = self.lanes.get_mut(u16::from_be_bytes(*chain) as usize).ok_or(DropReason::Malformed)?;
-        let result = lane.protection.handle_record(&mut lane.flows, from, record, body, &mut lane.outbox);
+        let lane =
+            self.lanes.get_mut(u16::from_be_bytes(*chain) as usize).ok_or(DropReason::Malformed)?;
+        let result =
+            lane.protection.handle_record(&mut lane.flows, from, record, body, &mut lane.outbox);
         lane.demote(&mut self.shared, pool);
         result
     }
@@ -206,11 +249,14 @@ impl Runtime {
             Control::Account { handled } if from.node == COORDINATOR => self.account(handled),
             // A manager's new incarnation knows of no earlier report.
             Control::Account { .. } if host_of(from.node).is_some() => self.next_report = 0,
-            Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
+            Control::Settled { handled } if from.node == COORDINATOR => {
+                self.errands.settle(handled)
+            }
             Control::Managers { serving, peers } if from.node == COORDINATOR => {
                 for side in &mut self.shared.sides {
                     let number = switch_number(side.switch).map(usize::from);
-                    side.host = number.and_then(|number| serving.get(number).copied()).unwrap_or(side.host);
+                    side.host =
+                        number.and_then(|number| serving.get(number).copied()).unwrap_or(side.host);
                 }
                 self.tell_detours();
                 self.listeners.truncate(1);
@@ -241,30 +287,53 @@ impl Runtime {
                 let serves = |member: &&Member| member.state.serves();
                 let is_alone = !members.iter().filter(serves).any(|member| !is_here(&member));
                 let is_asked_later = |dead: Peer| {
-                    let lived_here = members.iter().filter(is_here).any(|member| member.node == dead.node);
+                    let lived_here =
+                        members.iter().filter(is_here).any(|member| member.node == dead.node);
                     has_failed(dead) && (is_leaving || lived_here && !is_alone)
                 };
-                self.migrations.arrivals.give_back(is_asked_later, &mut self.lanes, &mut self.recoveries);
+                self.migrations.arrivals.give_back(
+                    is_asked_later,
+                    &mut self.lanes,
+                    &mut self.recoveries,
+                );
                 self.members.clear();
                 let others = members.iter().filter(|member| member.node != me.node);
-                self.members.extend(others.filter(|member| member.state.serves()).map(|member| member.peer()));
+                self.members.extend(
+                    others.filter(|member| member.state.serves()).map(|member| member.peer()),
+                );
                 self.member_at.renew(self.members.iter().map(|peer| peer.node));
                 for peer in &self.members {
                     self.fabric.set_peer(*peer);
                 }
                 for lane in self.lanes.iter_mut().filter(|lane| !lane.plan.is_paged()) {
-                    lane.outbox.set_peers(self.members.iter().map(|peer| (*peer, self.fabric.room(*peer))));
+                    lane.outbox.set_peers(
+                        self.members.iter().map(|peer| (*peer, self.fabric.room(*peer))),
+                    );
                 }
-                self.my_host = members.iter().find(|member| member.peer() == me).map(|member| member.host).or(self.my_host);
+                self.my_host = members
+                    .iter()
+                    .find(|member| member.peer() == me)
+                    .map(|member| member.host)
+                    .or(self.my_host);
                 self.hosts = members.iter().map(|member| (member.peer(), member.host)).collect();
                 self.tell_detours();
                 let replicas = self.replicas(&members);
                 // A peer on this host counts as leaving while there are other hosts: its
                 // earlier copies stay until they are replaced.
                 let kept = NodeIndex::of(replicas.iter().map(|peer| peer.node));
-                let leaving: Vec<Peer> = self.members.iter().copied().filter(|peer| kept.get(peer.node).is_none()).collect();
+                let leaving: Vec<Peer> = self
+                    .members
+                    .iter()
+                    .copied()
+                    .filter(|peer| kept.get(peer.node).is_none())
+                    .collect();
                 for lane in self.lanes.iter_mut().filter(|lane| !lane.plan.is_paged()) {
-                    lane.protection.set_peers(&mut lane.flows, &replicas, &leaving, &mut lane.outbox);
+                    lane.protection.set_peers(
+                        &mut lane.flows,
+                        &replicas,
+                        &leaving,
+                        &mut lane.outbox,
+                    );
                 }
             }
             Control::Recover { node, incarnation } => {
@@ -276,11 +345,23 @@ impl Runtime {
                 }
             }
             Control::Migrate { request, targets, limit, selector } => {
-                let targets = targets.into_iter().map(|(node, incarnation)| Peer { node, incarnation }).collect();
-                self.migrations.order(request, targets, limit, &selector, &mut self.fabric, &self.listeners);
+                let targets = targets
+                    .into_iter()
+                    .map(|(node, incarnation)| Peer { node, incarnation })
+                    .collect();
+                self.migrations.order(
+                    request,
+                    targets,
+                    limit,
+                    &selector,
+                    &mut self.fabric,
+                    &self.listeners,
+                );
             }
             Control::Grant { pool, blocks } => {
-                self.with_pool(pool, |pool| blocks.iter().for_each(|(block, used)| pool.backend().grant_block(*block, used)));
+                self.with_pool(pool, |pool| {
+                    blocks.iter().for_each(|(block, used)| pool.backend().grant_block(*block, used))
+                });
             }
             Control::Deny { pool } => self.with_pool(pool, |pool| pool.backend().deny()),
             Control::Returned { pool, numbers } => self.with_pool(pool, |pool| {

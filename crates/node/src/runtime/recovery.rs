@@ -113,7 +113,13 @@ impl Recoveries {
             waiting: VecDeque::new(),
             ask_waiting_at: 0,
         };
-        Recoveries { running: Vec::new(), sides: switches.map(side).collect(), next_number: 0, has_waited: false, recovered: 0 }
+        Recoveries {
+            running: Vec::new(),
+            sides: switches.map(side).collect(),
+            next_number: 0,
+            has_waited: false,
+            recovered: 0,
+        }
     }
 
     /// True if no recovery is under way.
@@ -140,10 +146,11 @@ impl Recoveries {
         }
         // Claims that are being given back are part of it, because there may be a copy
         // left to claim.
-        let of_dead = self.sides.iter().flat_map(|side| &side.asked).filter(|asked| asked.dead == dead);
+        let of_dead =
+            self.sides.iter().flat_map(|side| &side.asked).filter(|asked| asked.dead == dead);
         let queued = self.sides.iter().flat_map(|side| side.queue.iter().chain(&side.waiting));
-        let mut open =
-            of_dead.map(|asked| asked.flows.len()).sum::<usize>() + queued.filter(|wanted| wanted.dead == dead).count();
+        let mut open = of_dead.map(|asked| asked.flows.len()).sum::<usize>()
+            + queued.filter(|wanted| wanted.dead == dead).count();
         for lane in lanes {
             match dead.node == me.node {
                 true => lane.protection.restore(&mut lane.flows, dead, &mut lane.outbox),
@@ -168,7 +175,9 @@ impl Recoveries {
     /// Adds a flow that was to come here from the dead runtime. Its route is given back
     /// before this runtime is asked for the dead one's flows. Its role says so already.
     pub(crate) fn give_back(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
-        self.sides[lane.side].queue.push_back(Wanted { gives_back: true, ..Wanted::new(dead, lane.index, slot) });
+        self.sides[lane.side]
+            .queue
+            .push_back(Wanted { gives_back: true, ..Wanted::new(dead, lane.index, slot) });
         self.hold(dead);
     }
 
@@ -192,7 +201,8 @@ impl Recoveries {
         if is_lost {
             self.recovered = self.recovered.saturating_sub(1);
             if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == dead) {
-                (recovery.flows, recovery.broken) = (recovery.flows.saturating_sub(1), recovery.broken + 1);
+                (recovery.flows, recovery.broken) =
+                    (recovery.flows.saturating_sub(1), recovery.broken + 1);
             }
         }
     }
@@ -218,7 +228,8 @@ impl Recoveries {
             if clock >= side.ask_waiting_at && !side.waiting.is_empty() {
                 side.ask_waiting_at = clock.saturating_add(PAUSE);
                 let waiting = core::mem::take(&mut side.waiting).into_iter();
-                let (waiting, newer) = waiting.partition::<VecDeque<_>, _>(|wanted| wanted.is_as_asked(lanes));
+                let (waiting, newer) =
+                    waiting.partition::<VecDeque<_>, _>(|wanted| wanted.is_as_asked(lanes));
                 side.queue.extend(newer);
                 self.send_queue(at, waiting, true, fabric, lanes);
             }
@@ -230,7 +241,14 @@ impl Recoveries {
     }
 
     /// Sends as many of these claims as the channel takes; the others wait.
-    fn send_queue(&mut self, at: usize, mut queue: VecDeque<Wanted>, waits: bool, fabric: &mut Fabric, lanes: &[Lane]) {
+    fn send_queue(
+        &mut self,
+        at: usize,
+        mut queue: VecDeque<Wanted>,
+        waits: bool,
+        fabric: &mut Fabric,
+        lanes: &[Lane],
+    ) {
         let switch = self.sides[at].switch;
         let most = ((fabric.max_record() - 4) / size_of::<Claim>()).clamp(1, CLAIMS_PER_RECORD);
         let mut body = Vec::with_capacity(4 + most * size_of::<Claim>());
@@ -241,7 +259,8 @@ impl Recoveries {
             body.clear();
             body.extend_from_slice(&self.next_number.to_be_bytes());
             while flows.len() < most
-                && let Some(wanted) = queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
+                && let Some(wanted) =
+                    queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
             {
                 let header = lanes[wanted.lane as usize].flows.header(wanted.slot);
                 if header.life() != Life::Claiming {
@@ -262,7 +281,13 @@ impl Recoveries {
                 flows.into_iter().rev().for_each(|wanted| queue.push_front(wanted));
                 break;
             }
-            self.sides[at].asked.push_back(Asked { number: self.next_number, dead, gives_back, waits, flows });
+            self.sides[at].asked.push_back(Asked {
+                number: self.next_number,
+                dead,
+                gives_back,
+                waits,
+                flows,
+            });
             self.next_number = self.next_number.wrapping_add(1);
         }
         match waits {
@@ -280,15 +305,31 @@ impl Recoveries {
         }
         side.queue.extend(side.waiting.drain(..));
         // The coordinator has forgotten messages about the previous incarnation.
-        self.running.iter_mut().filter(|recovery| recovery.told.contains(&at)).for_each(|recovery| recovery.told.clear());
+        self.running
+            .iter_mut()
+            .filter(|recovery| recovery.told.contains(&at))
+            .for_each(|recovery| recovery.told.clear());
     }
 
     /// Handles the switch's answer to one record of claims.
-    pub(crate) fn handle_claimed(&mut self, switch: NodeId, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
+    pub(crate) fn handle_claimed(
+        &mut self,
+        switch: NodeId,
+        body: &[u8],
+        lanes: &mut [Lane],
+    ) -> Result<(), DropReason> {
         let (number, answers) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let number = u32::from_be_bytes(*number);
-        let side = self.sides.iter_mut().find(|side| side.switch == switch).ok_or(DropReason::Malformed)?;
-        let at = side.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
+        let side = self
+            .sides
+            .iter_mut()
+            .find(|side| side.switch == switch)
+            .ok_or(DropReason::Malformed)?;
+        let at = side
+            .asked
+            .iter()
+            .position(|asked| asked.number == number)
+            .ok_or(DropReason::StaleDuplicate)?;
         let Some(asked) = side.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
         let Some(grants) = grants_of(answers, asked.flows.len()) else {
             // The channel delivers an answer once, so without a repeated claim the
@@ -343,7 +384,8 @@ impl Recoveries {
             }
         }
         self.recovered += granted;
-        if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == asked.dead) {
+        if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == asked.dead)
+        {
             recovery.open = recovery.open.saturating_sub(asked.flows.len() - again);
             recovery.flows += granted;
         }
@@ -370,16 +412,29 @@ impl Recoveries {
             let dead = self.running[at].dead;
             let lives = || self.running.iter().filter(|recovery| recovery.dead.node == dead.node);
             let open = lives().map(|recovery| recovery.open).sum::<usize>();
-            let is_recovering = |recovery: &Recovery| lanes.iter().any(|lane| lane.protection.is_recovering(recovery.dead));
-            let waiting: Vec<usize> = self.sides.iter().map(|side| Self::waiting(side, dead.node, lanes)).collect();
+            let is_recovering = |recovery: &Recovery| {
+                lanes.iter().any(|lane| lane.protection.is_recovering(recovery.dead))
+            };
+            let waiting: Vec<usize> =
+                self.sides.iter().map(|side| Self::waiting(side, dead.node, lanes)).collect();
             let has_told = !self.running[at].told.is_empty();
-            if !has_told && open > 0 && open == waiting.iter().sum::<usize>() && !lives().any(is_recovering) {
-                let told: Vec<usize> = (0..waiting.len()).filter(|side| waiting[*side] > 0).collect();
+            if !has_told
+                && open > 0
+                && open == waiting.iter().sum::<usize>()
+                && !lives().any(is_recovering)
+            {
+                let told: Vec<usize> =
+                    (0..waiting.len()).filter(|side| waiting[*side] > 0).collect();
                 let life = |switch| fabric.peer(switch).map_or(0, |peer| peer.incarnation);
                 let switches = told.iter().map(|side| self.sides[*side].switch);
-                let switches = switches.map(|node| Peer { node, incarnation: life(node) }).collect();
+                let switches =
+                    switches.map(|node| Peer { node, incarnation: life(node) }).collect();
                 self.running[at].told = told;
-                errands.push_message(Control::Waits { node: dead.node, incarnation: dead.incarnation, switches });
+                errands.push_message(Control::Waits {
+                    node: dead.node,
+                    incarnation: dead.incarnation,
+                    switches,
+                });
             }
         }
     }
@@ -389,15 +444,24 @@ impl Recoveries {
     pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane], fabric: &Fabric) {
         self.tell_waiting(errands, lanes, fabric);
         // If a node died twice, late claims may belong to either incarnation.
-        let open: Vec<u16> =
-            self.running.iter().filter(|recovery| recovery.open > 0).map(|recovery| recovery.dead.node).collect();
+        let open: Vec<u16> = self
+            .running
+            .iter()
+            .filter(|recovery| recovery.open > 0)
+            .map(|recovery| recovery.dead.node)
+            .collect();
         self.running.retain(|recovery| {
             let Peer { node, incarnation } = recovery.dead;
             let is_open = |lane: &Lane| lane.protection.is_recovering(recovery.dead);
             if open.contains(&node) || lanes.iter().any(is_open) {
                 return true;
             }
-            errands.push_message(Control::Recovered { node, incarnation, flows: recovery.flows, broken: recovery.broken });
+            errands.push_message(Control::Recovered {
+                node,
+                incarnation,
+                flows: recovery.flows,
+                broken: recovery.broken,
+            });
             false
         });
     }
@@ -406,6 +470,7 @@ impl Recoveries {
 /// Decodes the answers to so many claims. `None` if they do not fit.
 fn grants_of(answers: &[u8], claims: usize) -> Option<Vec<Grant>> {
     let (answers, rest) = answers.as_chunks::<{ Grant::LEN }>();
-    let grants = answers.iter().map(|answer| Grant::decode(*answer)).collect::<Result<Vec<_>, _>>().ok()?;
+    let grants =
+        answers.iter().map(|answer| Grant::decode(*answer)).collect::<Result<Vec<_>, _>>().ok()?;
     (rest.is_empty() && grants.len() == claims).then_some(grants)
 }

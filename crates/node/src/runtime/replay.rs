@@ -107,7 +107,9 @@ impl Replays {
         let epoch = packet.meta.commit;
         let Some(replay) = self.flows.get_mut(&epoch) else { return Err(packet) };
         let number = packet.meta.epoch.wrapping_sub(replay.done as u16);
-        let Some((count, _)) = replay.asked.filter(|(count, _)| u32::from(number) < *count) else { return Err(packet) };
+        let Some((count, _)) = replay.asked.filter(|(count, _)| u32::from(number) < *count) else {
+            return Err(packet);
+        };
         if replay.came >> number & 1 != 0 {
             // The packet came before.
             return Err(packet);
@@ -126,7 +128,13 @@ impl Replays {
 impl Lane {
     /// Begins the replay of a flow whose route has come. False if there is none: the
     /// switch has no packets, and there are no inputs.
-    pub(crate) fn begin_replay(&mut self, slot: Slot, dead: Peer, total: u32, inputs: Vec<u64>) -> bool {
+    pub(crate) fn begin_replay(
+        &mut self,
+        slot: Slot,
+        dead: Peer,
+        total: u32,
+        inputs: Vec<u64>,
+    ) -> bool {
         if total == 0 && inputs.is_empty() {
             return false;
         }
@@ -162,7 +170,13 @@ impl Lane {
     }
 
     /// Processes packets that have come, and asks for more.
-    pub(crate) fn go_on_replaying(&mut self, shared: &mut Shared, fabric: &mut Fabric, pool: &mut dyn PacketPool, clock: u64) {
+    pub(crate) fn go_on_replaying(
+        &mut self,
+        shared: &mut Shared,
+        fabric: &mut Fabric,
+        pool: &mut dyn PacketPool,
+        clock: u64,
+    ) {
         if self.replays.is_empty() {
             return;
         }
@@ -174,7 +188,8 @@ impl Lane {
             let Replays { flows, queue, asked, under_way, .. } = &mut self.replays;
             if let Some(replay) = flows.get_mut(&epoch) {
                 let count = (replay.total - replay.done).min(Ask::MOST);
-                if *under_way + count > UNDER_WAY || !ask(fabric, switch, epoch, replay.done, count) {
+                if *under_way + count > UNDER_WAY || !ask(fabric, switch, epoch, replay.done, count)
+                {
                     break;
                 }
                 *under_way += count;
@@ -183,9 +198,13 @@ impl Lane {
             }
             queue.pop_front();
         }
-        while let Some((at, epoch)) = self.replays.asked.pop_front_if(|(at, _)| *at + PATIENCE <= clock) {
+        while let Some((at, epoch)) =
+            self.replays.asked.pop_front_if(|(at, _)| *at + PATIENCE <= clock)
+        {
             let Some(replay) = self.replays.flows.get_mut(&epoch) else { continue };
-            let Some((count, _)) = replay.asked.filter(|(_, asked_at)| *asked_at == at) else { continue };
+            let Some((count, _)) = replay.asked.filter(|(_, asked_at)| *asked_at == at) else {
+                continue;
+            };
             if !self.is_valid(epoch) {
                 self.replays.ready.push(epoch);
                 continue;
@@ -197,8 +216,10 @@ impl Lane {
             // request follows later.
             if let Some(replay) = flows.get_mut(&epoch) {
                 let before = replay.came.trailing_ones().min(count);
-                let behind = (replay.came << (u64::BITS - count)).leading_ones().min(count - before);
-                let (before, behind) = if is_planted(Fault::AsksForAllAgain) { (0, 0) } else { (before, behind) };
+                let behind =
+                    (replay.came << (u64::BITS - count)).leading_ones().min(count - before);
+                let (before, behind) =
+                    if is_planted(Fault::AsksForAllAgain) { (0, 0) } else { (before, behind) };
                 let missing = count - before - behind;
                 if missing > 0 {
                     let _ = ask(fabric, switch, epoch, replay.done + before, missing);
@@ -210,8 +231,9 @@ impl Lane {
         self.replays.over.retain(|epoch| !ask(fabric, switch, *epoch, 0, 0));
         // Requests that have been answered in full are not waited for.
         let Replays { flows, asked, .. } = &mut self.replays;
-        let is_open =
-            |at: u64, epoch: &u32| flows.get(epoch).and_then(|replay| replay.asked).is_some_and(|(_, asked)| asked == at);
+        let is_open = |at: u64, epoch: &u32| {
+            flows.get(epoch).and_then(|replay| replay.asked).is_some_and(|(_, asked)| asked == at)
+        };
         while asked.pop_front_if(|(at, epoch)| !is_open(*at, epoch)).is_some() {}
     }
 
@@ -219,7 +241,9 @@ impl Lane {
     fn is_valid(&self, epoch: u32) -> bool {
         self.replays.flows.get(&epoch).is_some_and(|replay| {
             let header = self.flows.header(replay.slot);
-            header.generation == replay.generation && header.life() == Life::Replaying && header.epoch.get() == epoch
+            header.generation == replay.generation
+                && header.life() == Life::Replaying
+                && header.epoch.get() == epoch
         })
     }
 
@@ -248,7 +272,12 @@ impl Lane {
 
     /// Replays the inputs before which no other is missing, after some logged packets
     /// have come.
-    fn replay_packets(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    fn replay_packets(
+        &mut self,
+        replay: &mut Replay,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
         while !replay.is_broken
             && let Some(stamp) = replay.inputs.front()
             && let Some(packet) = replay.packets.remove(stamp)
@@ -264,8 +293,12 @@ impl Lane {
         }
         let (first, bar) = (replay.inputs.front().copied(), replay.bar);
         let is_waited_for = |stamp: u64| first.is_some() && replay.inputs.contains(&stamp);
-        let useless: Vec<u64> =
-            replay.packets.range(..=bar).map(|(stamp, _)| *stamp).filter(|stamp| !is_waited_for(*stamp)).collect();
+        let useless: Vec<u64> = replay
+            .packets
+            .range(..=bar)
+            .map(|(stamp, _)| *stamp)
+            .filter(|stamp| !is_waited_for(*stamp))
+            .collect();
         for stamp in useless {
             if let Some(packet) = replay.packets.remove(&stamp) {
                 shared.drop(packet, DropReason::ReleasedBefore, pool);
@@ -297,12 +330,20 @@ impl Lane {
     fn give_up_replay(&mut self, replay: &mut Replay, shared: &mut Shared) {
         replay.is_broken = true;
         let is_missing = |stamp: &&u64| !replay.packets.contains_key(stamp);
-        (0..replay.inputs.iter().filter(is_missing).count()).for_each(|_| shared.drops.count(DropReason::InputMissing));
+        (0..replay.inputs.iter().filter(is_missing).count())
+            .for_each(|_| shared.drops.count(DropReason::InputMissing));
     }
 
     /// Runs a logged packet through the chain. If `is_known`, its output has left before.
     /// False if the flow is not as the dead owner had it after this packet.
-    fn replay(&mut self, slot: Slot, mut packet: Packet, is_known: bool, shared: &mut Shared, pool: &mut dyn PacketPool) -> bool {
+    fn replay(
+        &mut self,
+        slot: Slot,
+        mut packet: Packet,
+        is_known: bool,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) -> bool {
         if packet.is_empty() {
             // The packet has been set aside.
             if is_known {
@@ -344,8 +385,15 @@ impl Lane {
         true
     }
 
-    fn finish(&mut self, epoch: u32, mut replay: Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        let reason = if replay.is_broken { DropReason::LostInFailure } else { DropReason::StaleEpoch };
+    fn finish(
+        &mut self,
+        epoch: u32,
+        mut replay: Replay,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
+        let reason =
+            if replay.is_broken { DropReason::LostInFailure } else { DropReason::StaleEpoch };
         while let Some((_, packet)) = replay.packets.pop_first() {
             shared.drop(packet, reason, pool);
         }
@@ -353,7 +401,9 @@ impl Lane {
             self.replays.under_way -= count;
         }
         let header = self.flows.header_mut(replay.slot);
-        let is_valid = header.generation == replay.generation && header.life() == Life::Replaying && header.epoch.get() == epoch;
+        let is_valid = header.generation == replay.generation
+            && header.life() == Life::Replaying
+            && header.epoch.get() == epoch;
         if is_valid {
             header.flags &= !flag::EMPTY;
             header.parked = header.parked.saturating_sub(1);
@@ -374,7 +424,12 @@ impl Lane {
     }
 
     /// Ends the replay of a flow of which the switch has no more packets.
-    pub(crate) fn end_replay(&mut self, epoch: Epoch, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    pub(crate) fn end_replay(
+        &mut self,
+        epoch: Epoch,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
         let epoch = epoch.get();
         let is_valid = self.is_valid(epoch);
         let Some(mut replay) = self.replays.flows.remove(&epoch) else { return };
@@ -389,7 +444,10 @@ impl Lane {
     pub(crate) fn end_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         for (epoch, mut replay) in core::mem::take(&mut self.replays.flows) {
             let header = self.flows.header(replay.slot);
-            if header.generation == replay.generation && header.life() == Life::Replaying && header.epoch.get() == epoch {
+            if header.generation == replay.generation
+                && header.life() == Life::Replaying
+                && header.epoch.get() == epoch
+            {
                 self.replay_rest(&mut replay, shared, pool);
             }
             self.finish(epoch, replay, shared, pool);

@@ -13,9 +13,11 @@ impl Runtime {
     /// The last incarnations heard of each switch whose log flows here need, and of the
     /// state servers if flows have their home there.
     fn needed_logs(&self) -> Vec<(NodeId, u32)> {
-        let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.plan.has_log());
+        let needs =
+            |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.plan.has_log());
         let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
-        let homes = self.served.iter().flat_map(Served::homes).map(|home| (home.node, home.incarnation));
+        let homes =
+            self.served.iter().flat_map(Served::homes).map(|home| (home.node, home.incarnation));
         sides.filter_map(|(_, side)| Some((side.switch, side.heard?.into()))).chain(homes).collect()
     }
 
@@ -24,7 +26,8 @@ impl Runtime {
     pub(super) fn is_settled(&self) -> bool {
         self.lanes.iter().all(|lane| {
             let safety = lane.protection.safety(&lane.flows);
-            !lane.plan.promises() || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
+            !lane.plan.promises()
+                || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
         })
     }
 
@@ -59,7 +62,8 @@ impl Runtime {
         for lane in &self.lanes {
             let safety = lane.protection.safety(&lane.flows);
             report.replicas += (lane.flows.len() - lane.flows.owned()) as u64;
-            report.held += (lane.protection.held() + lane.parking.len() + lane.parking.outside()) as u64;
+            report.held +=
+                (lane.protection.held() + lane.parking.len() + lane.parking.outside()) as u64;
             report.differed += safety.differed;
             report.absent += safety.absent;
             report.fetched += safety.fetched;
@@ -78,13 +82,17 @@ impl Runtime {
         }
         let managers = || self.listeners.iter().copied().filter(|node| *node != COORDINATOR);
         self.counted.tell(&mut self.lanes, clock, |message| {
-            let there: Vec<NodeId> = managers().filter(|node| self.fabric.backlog(*node) < REPORT_BACKLOG).collect();
+            let there: Vec<NodeId> =
+                managers().filter(|node| self.fabric.backlog(*node) < REPORT_BACKLOG).collect();
             there.into_iter().filter(|node| !self.fabric.send_control(*node, message)).count() == 0
         });
         let mut notes = Vec::new();
         self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
         for chunk in notes.chunks(16) {
-            self.fabric.send_control(manager_of(self.my_host.unwrap_or(0)), &Control::Logged(chunk.to_vec()));
+            self.fabric.send_control(
+                manager_of(self.my_host.unwrap_or(0)),
+                &Control::Logged(chunk.to_vec()),
+            );
         }
         if !self.shared.traces.is_empty() {
             let steps = core::mem::take(&mut self.shared.traces);

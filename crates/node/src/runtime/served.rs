@@ -66,7 +66,14 @@ impl Served {
         }
         let has_pages = lanes.iter().any(|lane| lane.plan.is_paged());
         let is_any = has_pages || !lists.is_empty() || !statistics.is_empty();
-        let mut served = Served { sessions: Vec::new(), has_pages, homes: Vec::new(), lists, statistics, next_statistics: 0 };
+        let mut served = Served {
+            sessions: Vec::new(),
+            has_pages,
+            homes: Vec::new(),
+            lists,
+            statistics,
+            next_statistics: 0,
+        };
         served.divide(1);
         is_any.then_some(served)
     }
@@ -75,7 +82,9 @@ impl Served {
     /// server is talked to.
     pub(super) fn divide(&mut self, servers: u16) {
         let servers = if self.has_pages { servers } else { 1 };
-        self.sessions = (0..servers).map(|number| StateSession::new(state_server_node(number), WAITING)).collect();
+        self.sessions = (0..servers)
+            .map(|number| StateSession::new(state_server_node(number), WAITING))
+            .collect();
         self.homes = vec![Peer::default(); servers.into()];
     }
 
@@ -114,7 +123,9 @@ impl Pools for Lists<'_> {
     }
 
     fn with(&mut self, list: u32, act: &mut dyn FnMut(&mut dyn PoolBackend)) -> bool {
-        let Some(Listed { lane, function, field }) = self.lists.get(list as usize) else { return false };
+        let Some(Listed { lane, function, field }) = self.lists.get(list as usize) else {
+            return false;
+        };
         self.lanes[*lane].with_pool(*function, *field, |pool| act(pool.backend()))
     }
 
@@ -124,7 +135,10 @@ impl Pools for Lists<'_> {
 
     fn with_part(&mut self, list: u32, act: &mut dyn FnMut(&mut Part)) -> bool {
         let at = (list as usize).checked_sub(self.lists.len());
-        let Some(Listed { lane, function, field }) = at.and_then(|at| self.statistics.get(at)) else { return false };
+        let Some(Listed { lane, function, field }) = at.and_then(|at| self.statistics.get(at))
+        else {
+            return false;
+        };
         self.lanes[*lane].with_part(*function, *field, act)
     }
 }
@@ -147,12 +161,20 @@ impl Runtime {
     pub fn visit_parts(&mut self, mut visit: impl FnMut(PoolId, &mut Part)) {
         for lane in &mut self.lanes {
             let chain = lane.index;
-            lane.visit_parts(|function, field, part| visit(PoolId { chain, function, field }, part));
+            lane.visit_parts(|function, field, part| {
+                visit(PoolId { chain, function, field }, part)
+            });
         }
     }
 
-    pub(super) fn hear_server(&mut self, from: Peer, kind: u8, body: &[u8]) -> Result<(), DropReason> {
-        let Runtime { served: Some(Served { sessions, lists, statistics, .. }), lanes, .. } = self else {
+    pub(super) fn hear_server(
+        &mut self,
+        from: Peer,
+        kind: u8,
+        body: &[u8],
+    ) -> Result<(), DropReason> {
+        let Runtime { served: Some(Served { sessions, lists, statistics, .. }), lanes, .. } = self
+        else {
             return Err(DropReason::Malformed);
         };
         let number = state_server_number(from.node).ok_or(DropReason::Malformed)?;
@@ -179,7 +201,10 @@ impl Runtime {
     /// Tells the protections of flows that have their home at a state server which
     /// incarnations serve.
     pub(super) fn tell_homes(&mut self) {
-        let Some(served) = self.served.as_ref().filter(|served| served.homes().next().is_some()) else { return };
+        let Some(served) = self.served.as_ref().filter(|served| served.homes().next().is_some())
+        else {
+            return;
+        };
         for lane in self.lanes.iter_mut().filter(|lane| lane.plan.is_paged()) {
             lane.outbox.set_peers(served.homes().map(|home| (home, self.fabric.room(home))));
             lane.protection.set_peers(&mut lane.flows, &served.homes, &[], &mut lane.outbox);
@@ -190,7 +215,10 @@ impl Runtime {
     /// Takes in the server's messages on the control transport. True if there were any.
     pub(super) fn hear_words(&mut self, words: &mut dyn Words) -> bool {
         let clock = self.clock;
-        let Runtime { served: Some(Served { sessions, lists, statistics, .. }), lanes, .. } = self else { return false };
+        let Runtime { served: Some(Served { sessions, lists, statistics, .. }), lanes, .. } = self
+        else {
+            return false;
+        };
         // Only the server with the lists uses the control transport.
         let Some(session) = sessions.first_mut() else { return false };
         match session.hear_words(words, &mut Lists { lists, statistics, lanes }, clock) {
@@ -208,7 +236,10 @@ impl Runtime {
     /// it. True if any message has gone on the control transport.
     pub(super) fn speak_with_server(&mut self, words: Option<&mut (dyn Words + '_)>) -> bool {
         let clock = self.clock;
-        let Runtime { served: Some(served), lanes, migrations, recoveries, fabric, .. } = self else { return false };
+        let Runtime { served: Some(served), lanes, migrations, recoveries, fabric, .. } = self
+        else {
+            return false;
+        };
         let Served { sessions, lists, statistics, next_statistics, .. } = served;
         let Some((session, others)) = sessions.split_first_mut() else { return false };
         let mut pools = Lists { lists, statistics, lanes };

@@ -39,27 +39,51 @@ impl Runtime {
     /// True if suspects may be tried: there are some, and this process may end without
     /// loss.
     pub(super) fn may_try_suspects(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.suspects.is_empty()) && self.recoveries.is_idle() && self.is_settled()
+        self.lanes.iter().any(|lane| !lane.suspects.is_empty())
+            && self.recoveries.is_idle()
+            && self.is_settled()
     }
 }
 
 impl Lane {
-    pub(crate) fn suspect(&mut self, found: Found, key: FlowKey, packet: Packet, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    pub(crate) fn suspect(
+        &mut self,
+        found: Found,
+        key: FlowKey,
+        packet: Packet,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
         if self.suspects.len() == MOST {
             return shared.drop(packet, DropReason::Suspect, pool);
         }
         let header = self.flows.header(found.slot);
         let (generation, epoch) = (header.generation, header.epoch);
-        self.suspects.push(Suspect { slot: found.slot, generation, epoch, key, is_reply: found.is_reply, packet, since: None });
+        self.suspects.push(Suspect {
+            slot: found.slot,
+            generation,
+            epoch,
+            key,
+            is_reply: found.is_reply,
+            packet,
+            since: None,
+        });
     }
 
     /// Tries one suspect if it is safe. Gives up those that have waited too long, and
     /// those whose flows are not here any more.
-    pub(crate) fn try_suspects(&mut self, is_safe: bool, shared: &mut Shared, pool: &mut dyn PacketPool, clock: u64) {
+    pub(crate) fn try_suspects(
+        &mut self,
+        is_safe: bool,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+        clock: u64,
+    ) {
         let mut tried = !is_safe;
         for mut suspect in core::mem::take(&mut self.suspects) {
             let header = self.flows.header(suspect.slot);
-            let is_here = (header.generation, header.epoch) == (suspect.generation, suspect.epoch) && header.life().is_owned();
+            let is_here = (header.generation, header.epoch) == (suspect.generation, suspect.epoch)
+                && header.life().is_owned();
             let since = *suspect.since.get_or_insert(clock);
             if !is_here {
                 shared.drop(suspect.packet, DropReason::StaleEpoch, pool);

@@ -24,7 +24,12 @@ const SCAN: usize = 8192;
 const ROUTES_PER_RECORD: usize = 20;
 
 /// The route of the flow with this header.
-pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: Option<Epoch>) -> RouteInfo {
+pub(super) fn info(
+    header: &ActorHeader,
+    chain: u16,
+    owner: Peer,
+    before: Option<Epoch>,
+) -> RouteInfo {
     RouteInfo {
         claim: Claim::of(header, chain),
         node: owner.node.into(),
@@ -76,7 +81,12 @@ impl Telling {
 
     /// Continues. True when everything has been told. While `expects_late` says so, flows
     /// that the switch does not know may still arrive, and the telling does not end.
-    pub(super) fn go_on(&mut self, lanes: &[Lane], fabric: &mut Fabric, expects_late: bool) -> bool {
+    pub(super) fn go_on(
+        &mut self,
+        lanes: &[Lane],
+        fabric: &mut Fabric,
+        expects_late: bool,
+    ) -> bool {
         let mut budget = SCAN;
         self.is_blocked = false;
         while budget > 0 {

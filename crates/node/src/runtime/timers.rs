@@ -55,7 +55,8 @@ impl Kind {
     }
 
     fn is(self, standing: Standing) -> bool {
-        self.0 == standing as usize || self.0 >= Standing::ALL.len() && standing == Standing::Unreplied
+        self.0 == standing as usize
+            || self.0 >= Standing::ALL.len() && standing == Standing::Unreplied
     }
 
     fn of_list(list: usize) -> Kind {
@@ -116,12 +117,16 @@ impl Wheel {
         // seconds.
         let lifetime = (header.expires_at.saturating_sub(header.last_stamp) + SECOND / 2) / SECOND;
         let known = self.lifetimes.iter().position(|known| *known == lifetime);
-        let at = known.unwrap_or_else(|| match (0..LIFETIMES).find(|at| self.is_empty(Kind::new(standing, *at))) {
-            Some(at) => {
-                self.lifetimes[at] = lifetime;
-                at
+        let at = known.unwrap_or_else(|| {
+            match (0..LIFETIMES).find(|at| self.is_empty(Kind::new(standing, *at))) {
+                Some(at) => {
+                    self.lifetimes[at] = lifetime;
+                    at
+                }
+                None => (0..LIFETIMES)
+                    .min_by_key(|at| self.lifetimes[*at].abs_diff(lifetime))
+                    .unwrap_or(0),
             }
-            None => (0..LIFETIMES).min_by_key(|at| self.lifetimes[*at].abs_diff(lifetime)).unwrap_or(0),
         });
         Kind::new(standing, at)
     }
@@ -153,7 +158,11 @@ impl Wheel {
         let header = flows.header(slot);
         let list = self.kind(header).list(self.step(header.expires_at));
         let next = core::mem::replace(&mut self.lists[list], slot);
-        let last = if next == NO_SLOT { slot } else { core::mem::replace(&mut flows.header_mut(next).timer_before, slot) };
+        let last = if next == NO_SLOT {
+            slot
+        } else {
+            core::mem::replace(&mut flows.header_mut(next).timer_before, slot)
+        };
         let header = flows.header_mut(slot);
         (header.timer_next, header.timer_before, header.timer_list) = (next, last, list as u32);
         self.mark(list, true);
@@ -225,21 +234,31 @@ impl Wheel {
     pub(crate) fn is_right(&self, header: &ActorHeader) -> bool {
         let (deadline, filed) = (self.step(header.expires_at), self.step_of(header.timer_list));
         let is_far = deadline == self.at + STEPS as u64 - 1;
-        self.is_filed(header) && Kind::of_list(header.timer_list as usize).is(header.standing()) && (deadline <= filed || is_far)
+        self.is_filed(header)
+            && Kind::of_list(header.timer_list as usize).is(header.standing())
+            && (deadline <= filed || is_far)
     }
 
     /// Visits flows that are filed under a kind, from a place on, until `visit` says no.
     /// Flows whose step comes first are visited first, and among these the one that was
     /// filed first. Returns the place of the flow at which `visit` said no, which is
     /// visited again from there.
-    pub(crate) fn visit(&self, flows: &Flows, kind: Kind, from: Place, mut visit: impl FnMut(Slot) -> bool) -> Place {
+    pub(crate) fn visit(
+        &self,
+        flows: &Flows,
+        kind: Kind,
+        from: Place,
+        mut visit: impl FnMut(Slot) -> bool,
+    ) -> Place {
         let mut next = from.step.max(self.at + 1);
         while let Some(step) = self.occupied_from(kind, next) {
             let list = kind.list(step);
             let first = self.lists[list];
             // A flow that is filed elsewhere by now gives no place in the list, so all
             // flows of the list are visited.
-            let is_there = step == from.step && from.slot < flows.reach() && flows.header(from.slot).timer_list == list as u32;
+            let is_there = step == from.step
+                && from.slot < flows.reach()
+                && flows.header(from.slot).timer_list == list as u32;
             let mut slot = if is_there { from.slot } else { flows.header(first).timer_before };
             loop {
                 if !visit(slot) {
@@ -273,7 +292,13 @@ impl Wheel {
 
     /// Moves to `now` and calls `expired` for flows whose deadline has come, at most
     /// about `limit` of them. The rest comes with the next call.
-    pub(crate) fn advance(&mut self, flows: &mut Flows, now: u64, limit: usize, mut expired: impl FnMut(Slot)) {
+    pub(crate) fn advance(
+        &mut self,
+        flows: &mut Flows,
+        now: u64,
+        limit: usize,
+        mut expired: impl FnMut(Slot),
+    ) {
         let target = now >> STEP_SHIFT;
         if self.at == 0 || target > self.at + STEPS as u64 {
             // This is the first stamp ever, or a pause longer than the wheel: every list
@@ -293,7 +318,8 @@ impl Wheel {
                 while slot != NO_SLOT {
                     let header = flows.header_mut(slot);
                     let next = header.timer_next;
-                    (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
+                    (header.timer_next, header.timer_before, header.timer_list) =
+                        (NO_SLOT, NO_SLOT, NO_SLOT);
                     if header.life() == Life::Owned && header.expires_at <= now {
                         budget = budget.saturating_sub(1);
                         expired(slot);

@@ -11,7 +11,10 @@ const PATIENCE: u64 = 600;
 const SIZES: [usize; 4] = [0, 1, 64, 1400];
 
 fn ring(numbers: &[u8]) -> KeyRing {
-    KeyRing::new(numbers.iter().map(|number| Key { number: *number, secret: [*number; 32] }).collect()).unwrap()
+    KeyRing::new(
+        numbers.iter().map(|number| Key { number: *number, secret: [*number; 32] }).collect(),
+    )
+    .unwrap()
 }
 
 fn config(host: u16, incarnation: u32) -> SealConfig {
@@ -54,7 +57,11 @@ impl Bench {
     /// A packet as a runtime hands it on.
     fn plain(&mut self, len: usize) -> Vec<u8> {
         let mut packet = self.packet(&(0..len).map(|at| at as u8).collect::<Vec<_>>());
-        let outer = Outer { destination: [2, 0x48, 0x46, 0, 0, 2], source: [2, 0x48, 0x46, 1, 0, 16], index: index::RELEASED };
+        let outer = Outer {
+            destination: [2, 0x48, 0x46, 0, 0, 2],
+            source: [2, 0x48, 0x46, 1, 0, 16],
+            index: index::RELEASED,
+        };
         assert!(nsh::encapsulate(&mut packet, outer));
         self.end(packet)
     }
@@ -90,7 +97,10 @@ fn what_was_sealed_opens() {
         assert_eq!(sealed.len(), plain.len() + SEAL_LEN);
         assert!(is_sealed(&sealed) && !is_sealed(&plain));
         assert_eq!(sealed[..MACS_LEN], plain[..MACS_LEN], "the network delivers by the addresses");
-        assert!(len < 64 || !sealed.windows(16).any(|part| part == &plain[plain.len() - 16..]), "{len} bytes can be read");
+        assert!(
+            len < 64 || !sealed.windows(16).any(|part| part == &plain[plain.len() - 16..]),
+            "{len} bytes can be read"
+        );
         assert_eq!(bench.open(&mut b, &sealed), Ok(plain));
     }
 }
@@ -134,7 +144,11 @@ fn a_flipped_bit_is_found_wherever_it_is() {
             assert!(expected.contains(&reason), "byte {byte}, bit {bit}: {reason}");
         }
     }
-    assert_eq!(bench.open(&mut b, &sealed), Ok(plain), "nothing of that counts against the packet itself");
+    assert_eq!(
+        bench.open(&mut b, &sealed),
+        Ok(plain),
+        "nothing of that counts against the packet itself"
+    );
 }
 
 /// The packet ends too early, at every byte, or is too long.
@@ -145,7 +159,8 @@ fn a_packet_of_another_length_is_refused() {
     let plain = bench.plain(40);
     let sealed = bench.seal(&mut a, &plain);
     for len in 0..sealed.len() {
-        let expected = if len < BODY + 2 { DropReason::Truncated } else { DropReason::Unauthenticated };
+        let expected =
+            if len < BODY + 2 { DropReason::Truncated } else { DropReason::Unauthenticated };
         assert_eq!(bench.open(&mut b, &sealed[..len]), Err(expected), "{len} bytes");
     }
     let longer = [&sealed[..], &[0]].concat();
@@ -217,16 +232,25 @@ fn keys_change_and_no_packet_is_lost() {
     let mut bench = Bench::new();
     let plain = bench.plain(64);
     let mut late = None;
-    for (for_a, for_b) in
-        [(&[1, 2][..], &[1][..]), (&[1, 2], &[1, 2]), (&[2, 1], &[1, 2]), (&[2, 1], &[2, 1]), (&[2], &[2, 1]), (&[2], &[2])]
-    {
+    for (for_a, for_b) in [
+        (&[1, 2][..], &[1][..]),
+        (&[1, 2], &[1, 2]),
+        (&[2, 1], &[1, 2]),
+        (&[2, 1], &[2, 1]),
+        (&[2], &[2, 1]),
+        (&[2], &[2]),
+    ] {
         a.set_keys(&ring(for_a));
         b.set_keys(&ring(for_b));
         for _ in 0..3 {
             let (there, back) = (bench.seal(&mut a, &plain), bench.seal(&mut b, &plain));
             assert_eq!(bench.open(&mut b, &there).as_ref(), Ok(&plain), "{for_a:?} {for_b:?}");
             assert_eq!(bench.open(&mut a, &back).as_ref(), Ok(&plain), "{for_a:?} {for_b:?}");
-            assert_eq!(bench.open(&mut b, &there), Err(DropReason::Replayed), "a change of keys forgets nothing");
+            assert_eq!(
+                bench.open(&mut b, &there),
+                Err(DropReason::Replayed),
+                "a change of keys forgets nothing"
+            );
         }
         late.get_or_insert_with(|| bench.seal(&mut a, &plain));
     }
@@ -263,7 +287,11 @@ fn an_old_life_is_not_heard_again() {
     assert_eq!(bench.open(&mut b, &first), Err(DropReason::Unannounced));
     announce(&next, &mut b, 10);
     assert!(recorded.iter().all(|frame| bench.open(&mut b, frame) == Err(DropReason::OldLife)));
-    assert_eq!(bench.open(&mut b, &first), Err(DropReason::Replayed), "it was sealed before the announcement");
+    assert_eq!(
+        bench.open(&mut b, &first),
+        Err(DropReason::Replayed),
+        "it was sealed before the announcement"
+    );
     let second = bench.seal(&mut next, &plain);
     assert_eq!(bench.open(&mut b, &second), Ok(plain));
     // A late announcement of the old life changes nothing.
@@ -278,7 +306,10 @@ fn lives_of_a_host_have_keys_of_their_own() {
     let mut bench = Bench::new();
     let plain = bench.plain(64);
     let mut first = seal(0, 1, &[1]);
-    let mut again = HostSeal::new(SealConfig { life: NonZeroU64::new(99).unwrap(), ..config(0, 1) }, &ring(&[1]));
+    let mut again = HostSeal::new(
+        SealConfig { life: NonZeroU64::new(99).unwrap(), ..config(0, 1) },
+        &ring(&[1]),
+    );
     let (one, other) = (bench.seal(&mut first, &plain), bench.seal(&mut again, &plain));
     assert_eq!(one[36..44], other[36..44]);
     assert_ne!(one[BODY..], other[BODY..]);
@@ -300,7 +331,9 @@ fn a_new_receiver_begins_behind_what_was_sent() {
     let recorded: Vec<_> = (0..5).map(|_| bench.seal(&mut a, &plain)).collect();
     assert!(recorded.iter().take(3).all(|frame| bench.open(&mut b, frame).is_ok()));
     let mut next = seal(1, 2, &[1]);
-    assert!(recorded.iter().all(|frame| bench.open(&mut next, frame) == Err(DropReason::Unannounced)));
+    assert!(
+        recorded.iter().all(|frame| bench.open(&mut next, frame) == Err(DropReason::Unannounced))
+    );
     announce(&a, &mut next, 0);
     assert!(recorded.iter().all(|frame| bench.open(&mut next, frame) == Err(DropReason::Replayed)));
     let fresh = bench.seal(&mut a, &plain);

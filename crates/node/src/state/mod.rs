@@ -59,8 +59,11 @@ const GREETING_AT_MOST: usize = GREETING + 1 + Address::LONGEST;
 
 impl Greeting {
     fn read(body: &[u8]) -> Result<(Greeting, Form, Option<End>), DropReason> {
-        let (greeting, rest) = Greeting::read_from_prefix(body).map_err(|_| DropReason::Malformed)?;
-        let form = [Form::Narrow, Form::Wide].into_iter().find(|form| form.size() == usize::from(greeting.size));
+        let (greeting, rest) =
+            Greeting::read_from_prefix(body).map_err(|_| DropReason::Malformed)?;
+        let form = [Form::Narrow, Form::Wide]
+            .into_iter()
+            .find(|form| form.size() == usize::from(greeting.size));
         let form = form.filter(|_| greeting.is_known < 2).ok_or(DropReason::Malformed)?;
         let end = match rest.split_first() {
             None => None,
@@ -93,7 +96,9 @@ fn of_session(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
 /// A message from the fabric. Words that delimit a session are refused: records tell
 /// sessions apart.
 fn unframed(message: Result<Message, DropReason>) -> Result<Message, DropReason> {
-    message.and_then(|message| if message.opcode.is_framing() { Err(DropReason::Malformed) } else { Ok(message) })
+    message.and_then(|message| {
+        if message.opcode.is_framing() { Err(DropReason::Malformed) } else { Ok(message) }
+    })
 }
 
 /// Packs messages from `poll` into records for `send`, while there are messages and

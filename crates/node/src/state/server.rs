@@ -99,7 +99,8 @@ impl StateServer {
         let mut fabric = Fabric::new(config.me, config.fabric);
         fabric.send_control(COORDINATOR, &Control::Hello { layouts: Vec::new() });
         let primary = Primary::new(begin(&config.kinds, config.waiting, config.memory)?);
-        let sizes = (0..primary.server().lists()).map(|list| (list, primary.server().statistics(list)));
+        let sizes =
+            (0..primary.server().lists()).map(|list| (list, primary.server().statistics(list)));
         let (statistics, sizes): (Vec<u32>, Vec<usize>) =
             sizes.filter_map(|(list, known)| Some((list, known?.totals().len()))).unzip();
         Some(StateServer {
@@ -168,10 +169,25 @@ impl StateServer {
     /// The time of the next turn without input, ns.
     pub fn poll_timeout(&self) -> u64 {
         let pages = self.pages.iter().map(Pages::poll_timeout).min().unwrap_or(u64::MAX);
-        let heartbeat = if self.pages.is_empty() || self.view.is_none() { u64::MAX } else { self.next_heartbeat };
+        let heartbeat = if self.pages.is_empty() || self.view.is_none() {
+            u64::MAX
+        } else {
+            self.next_heartbeat
+        };
         let is_waiting = |peer: &Peer| self.primary.server().waiting(*peer) > 0;
-        let words = self.streams.iter().map(|(peer, stream)| stream.poll_timeout(is_waiting(peer))).min().unwrap_or(u64::MAX);
-        self.fabric.poll_timeout().unwrap_or(u64::MAX).min(self.next_tick).min(pages).min(heartbeat).min(words)
+        let words = self
+            .streams
+            .iter()
+            .map(|(peer, stream)| stream.poll_timeout(is_waiting(peer)))
+            .min()
+            .unwrap_or(u64::MAX);
+        self.fabric
+            .poll_timeout()
+            .unwrap_or(u64::MAX)
+            .min(self.next_tick)
+            .min(pages)
+            .min(heartbeat)
+            .min(words)
     }
 
     /// A turn: takes in what has arrived, does what is due, sends.
@@ -189,14 +205,18 @@ impl StateServer {
         self.begin_pages(now);
         for (at, (record, body)) in inbox.records().enumerate() {
             if at % ahead::AHEAD == 0 {
-                let of = |pages: &[Pages], chain: u16| pages.iter().position(|pages| pages.chain() == chain);
+                let of = |pages: &[Pages], chain: u16| {
+                    pages.iter().position(|pages| pages.chain() == chain)
+                };
                 ahead::look(&mut self.pages, of, inbox.records_from(at));
             }
             let result = match record.kind {
                 1..=protection_kind::LAST => self.write(record.from, record.kind, body),
                 kind::STATE_HELLO => self.take_hello(record.from, body),
                 kind::STATE => self.hear(record.from, body),
-                kind::CONTROL if record.from.node == COORDINATOR => Control::decode(body).map(|message| self.obey(message)),
+                kind::CONTROL if record.from.node == COORDINATOR => {
+                    Control::decode(body).map(|message| self.obey(message))
+                }
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -231,7 +251,8 @@ impl StateServer {
         for peer in peers {
             let StateServer { streams, primary, .. } = self;
             let Some(stream) = streams.get_mut(&peer) else { continue };
-            let hear = |message| primary.apply(Input::Said { from: peer, message }).map_err(reason_of);
+            let hear =
+                |message| primary.apply(Input::Said { from: peer, message }).map_err(reason_of);
             match stream.receive(words, peer.node, now, hear) {
                 Ok(is_some) => is_any |= is_some,
                 Err(reason) => {
@@ -249,10 +270,14 @@ impl StateServer {
 
     /// Sends the coordinator a heartbeat.
     fn beat(&mut self, now: u64) {
-        let Some(view) = self.view.filter(|_| !self.pages.is_empty() && now >= self.next_heartbeat) else { return };
+        let Some(view) = self.view.filter(|_| !self.pages.is_empty() && now >= self.next_heartbeat)
+        else {
+            return;
+        };
         self.next_heartbeat = now.saturating_add(self.heartbeat);
         if self.fabric.backlog(COORDINATOR) == 0 {
-            self.fabric.send_control(COORDINATOR, &Control::Report(Report { view, ..Report::default() }));
+            self.fabric
+                .send_control(COORDINATOR, &Control::Report(Report { view, ..Report::default() }));
         }
     }
 
@@ -260,7 +285,11 @@ impl StateServer {
     fn write(&mut self, from: Peer, record: u8, body: &[u8]) -> Result<(), DropReason> {
         let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
         let chain = u16::from_be_bytes(*chain);
-        let pages = self.pages.iter_mut().find(|pages| pages.chain() == chain).ok_or(DropReason::Malformed)?;
+        let pages = self
+            .pages
+            .iter_mut()
+            .find(|pages| pages.chain() == chain)
+            .ok_or(DropReason::Malformed)?;
         pages.handle_record(from, record, body)
     }
 
@@ -274,11 +303,13 @@ impl StateServer {
     fn flush_pages(&mut self, now: u64) {
         // Pages name a dead runtime that is no member of the view. Its death was heard of
         // before, or by an earlier incarnation of this server.
-        let is_gone = |members: &BTreeMap<NodeId, Peer>, peer: &Peer| members.get(&peer.node) != Some(peer);
+        let is_gone =
+            |members: &BTreeMap<NodeId, Peer>, peer: &Peer| members.get(&peer.node) != Some(peer);
         let is_told = self.view.is_some();
         let StateServer { pages, fabric, members, able, drops, .. } = self;
         for pages in pages {
-            let gone: Vec<Peer> = pages.unknown().filter(|peer| is_told && is_gone(members, peer)).collect();
+            let gone: Vec<Peer> =
+                pages.unknown().filter(|peer| is_told && is_gone(members, peer)).collect();
             gone.into_iter().for_each(|peer| pages.bury(peer));
             // Another chain's records may have taken the room.
             pages.begin(now, members.values().map(|peer| (*peer, fabric.room(*peer))), able);
@@ -308,7 +339,8 @@ impl StateServer {
             held: account.held,
             resting: account.resting,
         };
-        let lists: Vec<Listing> = (0..server.lists()).filter_map(|list| server.account(list)).map(listing).collect();
+        let lists: Vec<Listing> =
+            (0..server.lists()).filter_map(|list| server.account(list)).map(listing).collect();
         // A new incarnation of the manager knows nothing, and may not have spoken yet.
         if lists != self.reported || now >= self.reported_at.saturating_add(SAID_AGAIN) {
             self.fabric.send_control(self.listener, &Control::Lists(lists.clone()));
@@ -316,7 +348,11 @@ impl StateServer {
         }
         let StateServer { telling, statistics, primary, fabric, listener, .. } = self;
         let look = |statistic: usize, look: &mut dyn FnMut(&[i64])| {
-            primary.server().statistics(statistics[statistic]).into_iter().for_each(|known| look(known.totals()));
+            primary
+                .server()
+                .statistics(statistics[statistic])
+                .into_iter()
+                .for_each(|known| look(known.totals()));
         };
         telling.tell(now, look, |message| fabric.send_control(*listener, message));
     }
@@ -332,7 +368,8 @@ impl StateServer {
 
     /// Ends the sessions of this node's other incarnations.
     fn end_others(&mut self, peer: Peer) {
-        let others: Vec<Peer> = incarnations_of(peer.node, &self.sessions).filter(|other| *other != peer).collect();
+        let others: Vec<Peer> =
+            incarnations_of(peer.node, &self.sessions).filter(|other| *other != peer).collect();
         others.into_iter().for_each(|peer| self.end(peer));
     }
 
@@ -391,7 +428,8 @@ impl StateServer {
                 self.learn(&members);
                 if let Some(recovering) = self.recovering.take() {
                     let unrecovered: Vec<Peer> = self.primary.server().unrecovered().collect();
-                    let are_over = unrecovered.into_iter().filter(|peer| !recovering.contains(peer));
+                    let are_over =
+                        unrecovered.into_iter().filter(|peer| !recovering.contains(peer));
                     are_over.for_each(|peer| self.recovered(peer));
                 }
                 if is_first {
@@ -403,7 +441,9 @@ impl StateServer {
                 self.recovering = Some(dead);
             }
             Control::Recover { node, incarnation } => self.bury(Peer { node, incarnation }),
-            Control::Sweep { node, incarnation, is_over: true } => self.recovered(Peer { node, incarnation }),
+            Control::Sweep { node, incarnation, is_over: true } => {
+                self.recovered(Peer { node, incarnation })
+            }
             _ => {}
         }
     }
@@ -413,7 +453,9 @@ impl StateServer {
     /// otherwise it is not known whose flows are about to move.
     fn is_news(&self, version: u64) -> bool {
         let is_behind_the_dead = self.recovering.is_some();
-        self.view.map_or(is_behind_the_dead, |view| is_later_view(view, version) || version == view && is_behind_the_dead)
+        self.view.map_or(is_behind_the_dead, |view| {
+            is_later_view(view, version) || version == view && is_behind_the_dead
+        })
     }
 
     fn recovered(&mut self, peer: Peer) {
@@ -433,21 +475,33 @@ impl StateServer {
     /// ahead of the first view ([`Control::Recovering`] or [`Control::Recover`]);
     /// failures of known instances are in views.
     fn learn(&mut self, members: &[Member]) {
-        let living = members.iter().filter(|member| member.state != MemberState::Failed).map(Member::peer);
+        let living =
+            members.iter().filter(|member| member.state != MemberState::Failed).map(Member::peer);
         self.members = living.map(|peer| (peer.node, peer)).collect();
-        self.able = members.iter().filter(|member| member.state == MemberState::Running).map(Member::peer).collect();
+        self.able = members
+            .iter()
+            .filter(|member| member.state == MemberState::Running)
+            .map(Member::peer)
+            .collect();
         for member in members {
             let (peer, is_failed) = (member.peer(), member.state == MemberState::Failed);
             let first = Peer { node: peer.node, incarnation: 0 };
-            let known: Vec<Peer> =
-                self.primary.server().instances_from(first).take_while(|known| known.node == peer.node).collect();
-            let is_dead = |known: &&Peer| known.incarnation < peer.incarnation || **known == peer && is_failed;
+            let known: Vec<Peer> = self
+                .primary
+                .server()
+                .instances_from(first)
+                .take_while(|known| known.node == peer.node)
+                .collect();
+            let is_dead = |known: &&Peer| {
+                known.incarnation < peer.incarnation || **known == peer && is_failed
+            };
             known.iter().filter(is_dead).for_each(|dead| self.bury(*dead));
             if !is_failed && !known.contains(&peer) {
                 self.apply(Input::Joined(peer));
             }
         }
-        let is_silent = |peer: &&Peer| !self.sessions.contains_key(peer) && !self.callers.contains_key(peer);
+        let is_silent =
+            |peer: &&Peer| !self.sessions.contains_key(peer) && !self.callers.contains_key(peer);
         self.calls = self.members.values().filter(is_silent).copied().collect();
     }
 
@@ -466,18 +520,28 @@ impl StateServer {
         let is_meant = |(peer, caller): (&Peer, &(Greeting, Option<End>))| {
             (self.members.get(&peer.node) == Some(peer)).then_some((*peer, *caller))
         };
-        let callers: Vec<(Peer, (Greeting, Option<End>))> = self.callers.iter().filter_map(is_meant).collect();
+        let callers: Vec<(Peer, (Greeting, Option<End>))> =
+            self.callers.iter().filter_map(is_meant).collect();
         for (peer, (greeting, end)) in callers {
             let Some(received) = self.primary.received(peer) else { continue };
             let (memory, form) = (self.primary.server().memory(), self.primary.server().form());
             let (size, session) = (form.size() as u8, greeting.session);
-            let welcome = Greeting { is_known: 1, size, session, memory: memory.into(), received: received.into() };
+            let welcome = Greeting {
+                is_known: 1,
+                size,
+                session,
+                memory: memory.into(),
+                received: received.into(),
+            };
             let is_known = greeting.is_known == 1 && greeting.memory.get() == memory;
             let arrived = if is_known { greeting.received.get() } else { 0 };
             if self.fabric.room(peer) < GREETING_AT_MOST {
                 continue;
             }
-            incarnations_of(peer.node, &self.sessions).collect::<Vec<_>>().into_iter().for_each(|other| self.end(other));
+            incarnations_of(peer.node, &self.sessions)
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|other| self.end(other));
             self.callers.remove(&peer);
             // A transport that is missing here, or fails now, is declined: the session
             // uses the fabric.
@@ -492,7 +556,8 @@ impl StateServer {
                 is_tied.then_some((transport, mine))
             });
             let is_welcome = self.apply(Input::Begun { with: peer, arrived }) && {
-                let send = |body: &[u8]| self.fabric.send(peer.node, kind::STATE_WELCOME, body).is_ok();
+                let send =
+                    |body: &[u8]| self.fabric.send(peer.node, kind::STATE_WELCOME, body).is_ok();
                 welcome.write(end.as_ref(), send)
             };
             self.sessions.insert(peer, session.get());
@@ -510,11 +575,13 @@ impl StateServer {
     fn speak(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) -> bool {
         let StateServer { refused, fabric, .. } = self;
         refused.retain(|peer, session| {
-            fabric.peer(peer.node) == Some(*peer) && fabric.send(peer.node, kind::STATE_OVER, &session.to_be_bytes()).is_err()
+            fabric.peer(peer.node) == Some(*peer)
+                && fabric.send(peer.node, kind::STATE_OVER, &session.to_be_bytes()).is_err()
         });
         let form = self.primary.server().form();
         let mut is_any = false;
-        let sessions: Vec<(Peer, u32)> = self.sessions.iter().map(|(peer, session)| (*peer, *session)).collect();
+        let sessions: Vec<(Peer, u32)> =
+            self.sessions.iter().map(|(peer, session)| (*peer, *session)).collect();
         for (peer, session) in sessions {
             let StateServer { primary, fabric, streams, .. } = self;
             let is_waiting = primary.server().waiting(peer) > 0;
@@ -526,8 +593,9 @@ impl StateServer {
                     carry(form, session, room, next, send)
                 }
                 Some(stream) => {
-                    let sent =
-                        words.as_mut().and_then(|words| stream.send(&mut **words, peer.node, now, is_waiting, &mut next).ok());
+                    let sent = words.as_mut().and_then(|words| {
+                        stream.send(&mut **words, peer.node, now, is_waiting, &mut next).ok()
+                    });
                     is_any |= sent == Some(true);
                     sent.is_some()
                 }

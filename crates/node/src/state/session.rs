@@ -148,7 +148,13 @@ impl StateSession {
     ///
     /// # Errors
     /// The reason to count. The session has ended, and another one begins.
-    pub fn handle_record(&mut self, from: Peer, kind: u8, body: &[u8], pools: &mut dyn Pools) -> Result<(), DropReason> {
+    pub fn handle_record(
+        &mut self,
+        from: Peer,
+        kind: u8,
+        body: &[u8],
+        pools: &mut dyn Pools,
+    ) -> Result<(), DropReason> {
         if from.node != self.node {
             return Err(DropReason::Malformed);
         }
@@ -172,7 +178,12 @@ impl StateSession {
         outcome
     }
 
-    fn begin(&mut self, server: Peer, body: &[u8], pools: &mut dyn Pools) -> Result<(), DropReason> {
+    fn begin(
+        &mut self,
+        server: Peer,
+        body: &[u8],
+        pools: &mut dyn Pools,
+    ) -> Result<(), DropReason> {
         let (greeting, form, end) = Greeting::read(body)?;
         if greeting.session.get() != self.number || self.is_new {
             return Ok(());
@@ -199,7 +210,12 @@ impl StateSession {
     ///
     /// # Errors
     /// The reason to count. The session has ended, and another one begins.
-    pub fn hear_words(&mut self, words: &mut dyn Words, pools: &mut dyn Pools, now: u64) -> Result<bool, DropReason> {
+    pub fn hear_words(
+        &mut self,
+        words: &mut dyn Words,
+        pools: &mut dyn Pools,
+        now: u64,
+    ) -> Result<bool, DropReason> {
         if let Path::Beginning(address) = &self.path {
             if words.connect(self.node, address).is_err() {
                 self.give_up();
@@ -208,8 +224,11 @@ impl StateSession {
             let stream = Stream::new(self.client.link().form(), self.number, true, now);
             self.path = Path::Words(stream);
         }
-        let Path::Words(mut stream) = core::mem::replace(&mut self.path, Path::Fabric) else { return Ok(false) };
-        let outcome = stream.receive(words, self.node, now, |message| self.hear_message(message, pools));
+        let Path::Words(mut stream) = core::mem::replace(&mut self.path, Path::Fabric) else {
+            return Ok(false);
+        };
+        let outcome =
+            stream.receive(words, self.node, now, |message| self.hear_message(message, pools));
         self.path = Path::Words(stream);
         if outcome.is_err() {
             self.give_up();
@@ -230,7 +249,8 @@ impl StateSession {
                     self.client.carry_out(message, None);
                 }
             }
-            Some(Heard::Statistic { list, index, value }) if pools.with_part(list, &mut |part| part.hear(index, value)) => {}
+            Some(Heard::Statistic { list, index, value })
+                if pools.with_part(list, &mut |part| part.hear(index, value)) => {}
             Some(heard @ (Heard::Statistic { .. } | Heard::Refused(_))) => {
                 if self.heard.len() >= HEARD {
                     self.heard.pop_front();
@@ -292,7 +312,10 @@ impl StateSession {
                 self.mine = words.open(node).ok().map(|address| (words.transport(), address));
             }
             let end = self.mine.filter(|_| words.is_some());
-            if greeting.write(end.as_ref(), |body| fabric.send(node, kind::STATE_HELLO, body)).is_ok() {
+            if greeting
+                .write(end.as_ref(), |body| fabric.send(node, kind::STATE_HELLO, body))
+                .is_ok()
+            {
                 (self.number, self.is_new, self.told) = (greeting.session.get(), false, None);
                 (self.has_offered, self.mine) = (end.is_some(), None);
                 if words.is_none() {
@@ -323,7 +346,8 @@ impl StateSession {
         }
         let link = self.client.link();
         let form = link.form();
-        let (is_waiting, mut next) = (link.waiting() > 0, || link.poll().or_else(|| link.acknowledge()));
+        let (is_waiting, mut next) =
+            (link.waiting() > 0, || link.poll().or_else(|| link.acknowledge()));
         let outcome = match &mut self.path {
             Path::Fabric => {
                 let room = fabric.room(server);
@@ -331,7 +355,9 @@ impl StateSession {
                 carry(form, self.number, room, next, send).then_some(false)
             }
             Path::Beginning(_) => Some(false),
-            Path::Words(stream) => words.and_then(|words| stream.send(words, node, now, is_waiting, &mut next).ok()),
+            Path::Words(stream) => {
+                words.and_then(|words| stream.send(words, node, now, is_waiting, &mut next).ok())
+            }
         };
         outcome.unwrap_or_else(|| {
             self.give_up();

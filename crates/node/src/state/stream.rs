@@ -142,7 +142,9 @@ impl Stream {
                 Ok(None)
             }
             _ if !self.is_heard => Ok(None),
-            Opcode::Count | Opcode::Ask if is_right(self.heard) || is_planted(Fault::BelievesAnyWords) => {
+            Opcode::Count | Opcode::Ask
+                if is_right(self.heard) || is_planted(Fault::BelievesAnyWords) =>
+            {
                 self.owes_count |= message.opcode == Opcode::Ask;
                 Ok(None)
             }
@@ -203,7 +205,11 @@ impl Stream {
         // Room is kept for marker and count: a polled message has to be sent.
         let room = words.room(node).min(BURST);
         if room < (BEHIND + 3) * size {
-            return if self.is_patient(now, true) { Ok(false) } else { Err(DropReason::LostInFailure) };
+            return if self.is_patient(now, true) {
+                Ok(false)
+            } else {
+                Err(DropReason::LostInFailure)
+            };
         }
         if !self.has_begun {
             burst.push(self.form.with_number(Opcode::Begin, self.session.into()));
@@ -230,7 +236,9 @@ impl Stream {
         if !self.is_patient(now, is_waiting) {
             return Err(DropReason::LostInFailure);
         }
-        if (is_waiting || !self.is_heard) && now.saturating_sub(self.asked_at.max(self.heard_at)) >= ASK_INTERVAL {
+        if (is_waiting || !self.is_heard)
+            && now.saturating_sub(self.asked_at.max(self.heard_at)) >= ASK_INTERVAL
+        {
             // The marker itself may have been lost.
             if !self.is_heard {
                 burst.push(self.form.with_number(Opcode::Begin, self.session.into()));
@@ -248,12 +256,17 @@ impl Stream {
             // The wait begins now.
             (self.heard_at, self.questions) = (now, 0);
         }
-        self.questions < QUESTIONS && now.saturating_sub(self.heard_at) < ASK_INTERVAL * u64::from(QUESTIONS + 1)
+        self.questions < QUESTIONS
+            && now.saturating_sub(self.heard_at) < ASK_INTERVAL * u64::from(QUESTIONS + 1)
     }
 
     /// The time of the next question, ns.
     pub(super) fn poll_timeout(&self, is_waiting: bool) -> u64 {
-        if is_waiting || !self.is_heard { self.asked_at.max(self.heard_at).saturating_add(ASK_INTERVAL) } else { u64::MAX }
+        if is_waiting || !self.is_heard {
+            self.asked_at.max(self.heard_at).saturating_add(ASK_INTERVAL)
+        } else {
+            u64::MAX
+        }
     }
 }
 
@@ -327,14 +340,20 @@ mod tests {
 
     /// Two sides that have heard each other, and the transport that both use in turn.
     fn pair(form: Form) -> (Stream, Stream, Loop) {
-        let (mut one, mut other, mut carrier) = (Stream::new(form, 9, true, 0), Stream::new(form, 9, false, 0), Loop::default());
+        let (mut one, mut other, mut carrier) =
+            (Stream::new(form, 9, true, 0), Stream::new(form, 9, false, 0), Loop::default());
         carry(&mut one, &mut other, &mut carrier, &[]).expect("it begins");
         carry(&mut other, &mut one, &mut carrier, &[]).expect("it begins");
         assert!(one.is_heard() && other.is_heard());
         (one, other, carrier)
     }
 
-    fn carry(from: &mut Stream, to: &mut Stream, carrier: &mut Loop, messages: &[Message]) -> Result<Vec<Message>, DropReason> {
+    fn carry(
+        from: &mut Stream,
+        to: &mut Stream,
+        carrier: &mut Loop,
+        messages: &[Message],
+    ) -> Result<Vec<Message>, DropReason> {
         let mut left = messages.iter().copied();
         from.send(carrier, NODE, 0, false, || left.next())?;
         heard(to, carrier)
@@ -364,7 +383,10 @@ mod tests {
                 assert_eq!(carry(&mut other, &mut one, &mut carrier, &SAID), Ok(SAID.to_vec()));
             }
             let mut early = Stream::new(form, 10, true, 0);
-            assert_eq!(carry(&mut early, &mut Stream::new(form, 10, false, 0), &mut carrier, &SAID), Ok(Vec::new()));
+            assert_eq!(
+                carry(&mut early, &mut Stream::new(form, 10, false, 0), &mut carrier, &SAID),
+                Ok(Vec::new())
+            );
         }
     }
 
@@ -386,7 +408,11 @@ mod tests {
                 carrier.0.truncate(kept);
                 let heard = heard(&mut other, &mut carrier).expect("nothing is known yet");
                 assert!(heard.len() < SAID.len() && SAID.starts_with(&heard));
-                assert_eq!(carry(&mut one, &mut other, &mut carrier, &SAID), Err(DropReason::LostInFailure), "{kept} words");
+                assert_eq!(
+                    carry(&mut one, &mut other, &mut carrier, &SAID),
+                    Err(DropReason::LostInFailure),
+                    "{kept} words"
+                );
             }
         }
     }
@@ -401,9 +427,14 @@ mod tests {
         assert_eq!(heard(&mut other, &mut carrier), Ok(Vec::new()));
         other.send(&mut carrier, NODE, at(1), false, || None).expect("it answers");
         assert_eq!((carrier.0.len(), heard(&mut one, &mut carrier)), (1, Ok(Vec::new())));
-        let outcomes: Vec<_> = (2..40).map(|times| one.send(&mut carrier, NODE, at(times), true, || None)).collect();
-        assert!(outcomes[0].is_ok() && outcomes[37] == Err(DropReason::LostInFailure), "{outcomes:?}");
-        let calm = (2..400).all(|times| other.send(&mut carrier, NODE, at(times), false, || None) == Ok(false));
+        let outcomes: Vec<_> =
+            (2..40).map(|times| one.send(&mut carrier, NODE, at(times), true, || None)).collect();
+        assert!(
+            outcomes[0].is_ok() && outcomes[37] == Err(DropReason::LostInFailure),
+            "{outcomes:?}"
+        );
+        let calm = (2..400)
+            .all(|times| other.send(&mut carrier, NODE, at(times), false, || None) == Ok(false));
         assert!(calm, "who waits for nothing says nothing");
     }
 

@@ -29,7 +29,9 @@ pub enum Transport {
 
 impl Transport {
     pub(super) fn from_number(number: u8) -> Option<Transport> {
-        [Transport::SharedMemory, Transport::RemoteWrite].into_iter().find(|transport| *transport as u8 == number)
+        [Transport::SharedMemory, Transport::RemoteWrite]
+            .into_iter()
+            .find(|transport| *transport as u8 == number)
     }
 }
 

@@ -219,12 +219,17 @@ impl Logs {
         if let Some(old) = chains[at].take_if(|log| log.life != to.incarnation) {
             self.bury(Peer { node: to.node, incarnation: old.life }, chain, old);
         }
-        self.live[node][at].get_or_insert_with(|| Log::new(to.incarnation, size)).append(packet, epoch, &mut self.spare)
+        self.live[node][at].get_or_insert_with(|| Log::new(to.incarnation, size)).append(
+            packet,
+            epoch,
+            &mut self.spare,
+        )
     }
 
     /// Closes the logs of a runtime that has failed: no more packets are sent to it.
     pub(super) fn close(&mut self, dead: Peer) {
-        let chains = self.live.get_mut(usize::from(dead.node)).map(|chains| (0u16..).zip(chains.iter_mut()));
+        let chains =
+            self.live.get_mut(usize::from(dead.node)).map(|chains| (0u16..).zip(chains.iter_mut()));
         let mut closed = Vec::new();
         for (chain, log) in chains.into_iter().flatten() {
             closed.extend(log.take_if(|log| log.life == dead.incarnation).map(|log| (chain, log)));
@@ -244,7 +249,8 @@ impl Logs {
     /// Forgets packets that were sent to this runtime for this chain, up to this stamp.
     pub(super) fn clear(&mut self, from: Peer, chain: u16, stamp: u64) {
         let chains = self.live.get_mut(usize::from(from.node));
-        let log = chains.and_then(|chains| chains.get_mut(usize::from(chain))).and_then(Option::as_mut);
+        let log =
+            chains.and_then(|chains| chains.get_mut(usize::from(chain))).and_then(Option::as_mut);
         if let Some(log) = log.filter(|log| log.life == from.incarnation) {
             log.clear(stamp);
         }
@@ -252,12 +258,21 @@ impl Logs {
 
     /// Begins the replay of a flow whose owner under the old epoch is dead. Returns the
     /// number of its logged packets. If there are any, new packets of the flow wait.
-    pub(super) fn begin(&mut self, route: RouteId, chain: u16, old_epoch: Epoch, owner: Peer, epoch: Epoch) -> u32 {
+    pub(super) fn begin(
+        &mut self,
+        route: RouteId,
+        chain: u16,
+        old_epoch: Epoch,
+        owner: Peer,
+        epoch: Epoch,
+    ) -> u32 {
         if self.sizes.get(usize::from(chain)).is_none_or(|size| *size == 0) {
             return 0;
         }
         let mut of_chain = self.dead.iter_mut().filter(|(_, of, _)| *of == chain);
-        let found = of_chain.find_map(|(dead, _, log)| log.index().get(&old_epoch).map(|places| (*dead, places.clone())));
+        let found = of_chain.find_map(|(dead, _, log)| {
+            log.index().get(&old_epoch).map(|places| (*dead, places.clone()))
+        });
         let Some((dead, places)) = found else { return 0 };
         let count = places.len() as u32;
         self.routes.insert(route, epoch);
@@ -285,13 +300,17 @@ impl Logs {
         if self.replays.get(&epoch).is_none_or(|replay| replay.owner != from) {
             return false;
         }
-        self.replays.remove(&epoch).is_some_and(|replay| self.routes.remove(&replay.route).is_some())
+        self.replays
+            .remove(&epoch)
+            .is_some_and(|replay| self.routes.remove(&replay.route).is_some())
     }
 
     /// True if this owner, under this epoch, has packets to ask for.
     pub(super) fn knows(&self, from: Peer, epoch: Epoch) -> bool {
         let replay = self.replays.get(&epoch).filter(|replay| replay.owner == from);
-        replay.is_some_and(|replay| self.dead.iter().any(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain)))
+        replay.is_some_and(|replay| {
+            self.dead.iter().any(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain))
+        })
     }
 
     /// The route whose flow is being replayed under this epoch.
@@ -301,8 +320,13 @@ impl Logs {
 
     /// Copies one of the flow's packets. False if it does not exist, or does not fit.
     pub(super) fn copy(&self, from: Peer, epoch: Epoch, number: u32, packet: &mut Packet) -> bool {
-        let Some(replay) = self.replays.get(&epoch).filter(|replay| replay.owner == from) else { return false };
-        let log = self.dead.iter().find(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain));
+        let Some(replay) = self.replays.get(&epoch).filter(|replay| replay.owner == from) else {
+            return false;
+        };
+        let log = self
+            .dead
+            .iter()
+            .find(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain));
         let place = replay.places.get(number as usize);
         log.zip(place).is_some_and(|((_, _, log), place)| {
             let is_copied = log.copy(*place, packet);
@@ -364,13 +388,17 @@ mod tests {
             }
             assert!(logs.note(OLD, 1, Epoch::new(stamp as u32 % 7), &packet));
             kept += HEAD + len(stamp);
-            assert!(logs.note(OLD, 0, Epoch::FIRST, &packet), "the other chain has no log, and needs none");
+            assert!(
+                logs.note(OLD, 0, Epoch::FIRST, &packet),
+                "the other chain has no log, and needs none"
+            );
             pool.put(packet);
         }
         logs.close(OLD);
         let mut found = Vec::new();
         for old_epoch in 0..7 {
-            let count = logs.begin(old_epoch, 1, Epoch::new(old_epoch), NEW, Epoch::new(100 + old_epoch));
+            let count =
+                logs.begin(old_epoch, 1, Epoch::new(old_epoch), NEW, Epoch::new(100 + old_epoch));
             for number in 0..count {
                 let mut copy = pool.take().expect("there are buffers");
                 assert!(logs.copy(NEW, Epoch::new(100 + old_epoch), number, &mut copy));
@@ -394,7 +422,11 @@ mod tests {
         let mut logs = Logs::new(vec![1000]);
         let sent = packet(&mut pool, 1, 60);
         assert!(logs.note(OLD, 0, Epoch::new(5), &sent));
-        assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(9)), 0, "who has it is not known to be dead");
+        assert_eq!(
+            logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(9)),
+            0,
+            "who has it is not known to be dead"
+        );
         logs.close(OLD);
         assert_eq!(logs.begin(0, 0, Epoch::new(6), NEW, Epoch::new(9)), 0, "of another flow");
         assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(9)), 1);
@@ -405,7 +437,12 @@ mod tests {
                 && !logs.copy(NEW, Epoch::new(9), 1, &mut copy)
         );
         assert!(logs.copy(NEW, Epoch::new(9), 0, &mut copy));
-        assert!(!logs.end(OLD, Epoch::new(9)) && logs.holds(0) && logs.end(NEW, Epoch::new(9)) && !logs.holds(0));
+        assert!(
+            !logs.end(OLD, Epoch::new(9))
+                && logs.holds(0)
+                && logs.end(NEW, Epoch::new(9))
+                && !logs.holds(0)
+        );
         assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(10)), 1);
         logs.give_up(0);
         assert!(!logs.holds(0) && !logs.copy(NEW, Epoch::new(10), 0, &mut copy));

@@ -303,7 +303,10 @@ impl Switch {
     /// Advances to the next stamp.
     #[inline]
     fn stamp(&mut self, now: u64) {
-        if self.rebuild.is_some() && self.clock_ahead.is_none() && !is_planted(Fault::TellsTimeTooSoon) {
+        if self.rebuild.is_some()
+            && self.clock_ahead.is_none()
+            && !is_planted(Fault::TellsTimeTooSoon)
+        {
             // No runtime has told yet which time it was by the previous incarnation's
             // stamps, and this host's clock may be days ahead.
             self.last_stamp += 1;
@@ -336,7 +339,9 @@ impl Switch {
             Some(found) => (found.slot, found.is_reply),
             // A key without a route may be a new flow's or a known one's while rules or
             // routes are missing. The coordinator and the runtimes have been asked.
-            None if self.rules.version() == 0 || self.rebuild.is_some() => return self.hold(key, packet, now, pool),
+            None if self.rules.version() == 0 || self.rebuild.is_some() => {
+                return self.hold(key, packet, now, pool);
+            }
             None => {
                 if packet.meta.flags & Flags::TRACE != 0 {
                     self.trace_rule(&key, &packet);
@@ -371,7 +376,11 @@ impl Switch {
         }
         // If the owner is not running, or not any more, the packet waits for the
         // coordinator's decision.
-        if is_unsure || self.claims.is_provisional(id) || self.logs.holds(id) || !self.targets.serves(route.owner) {
+        if is_unsure
+            || self.claims.is_provisional(id)
+            || self.logs.holds(id)
+            || !self.targets.serves(route.owner)
+        {
             return self.hold(key, packet, now, pool);
         }
         if !route.is_real
@@ -396,20 +405,30 @@ impl Switch {
     }
 
     #[inline]
-    fn send(&mut self, route: &Route, mut packet: Packet, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+    fn send(
+        &mut self,
+        route: &Route,
+        mut packet: Packet,
+        out: &mut Vec<(Peer, Packet)>,
+        pool: &mut dyn PacketPool,
+    ) {
         packet.meta.chain = route.chain;
         packet.meta.commit = route.epoch.get();
         packet.meta.epoch = route.epoch.low();
         // A reply key that may be taken away is not shown to the owner as the flow's own.
-        let is_unsure = route.doubt == Doubt::Contested || route.is_doubtful() && self.rebuild.is_some();
+        let is_unsure =
+            route.doubt == Doubt::Contested || route.is_doubtful() && self.rebuild.is_some();
         if route.reply.is_none() || is_unsure {
             packet.meta.flags |= Flags::NEW;
         }
         if !self.logs.note(route.owner, route.chain, route.epoch, &packet) {
             return self.drop(packet, DropReason::LogFull, pool);
         }
-        let outer =
-            Outer { destination: mac_of_life(route.owner), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
+        let outer = Outer {
+            destination: mac_of_life(route.owner),
+            source: mac_of_life(self.config.me),
+            index: index::TO_RUNTIME,
+        };
         if nsh::encapsulate(&mut packet, outer) {
             out.push((route.owner, packet));
         } else {
@@ -417,7 +436,13 @@ impl Switch {
         }
     }
 
-    fn new_route(&mut self, key: FlowKey, hash: u64, ingress: u8, now: u64) -> Result<routes::RouteId, DropReason> {
+    fn new_route(
+        &mut self,
+        key: FlowKey,
+        hash: u64,
+        ingress: u8,
+        now: u64,
+    ) -> Result<routes::RouteId, DropReason> {
         if self.suspects.is_closed(&key, now) {
             return Err(DropReason::FlowClosed);
         }
@@ -486,7 +511,8 @@ impl Switch {
     /// delivered, no flow exists, and the route is removed.
     pub fn handle_undelivered(&mut self, frame: &mut Packet) {
         let Some(outer) = nsh::decapsulate(frame) else { return };
-        let is_packet = outer.index == index::TO_RUNTIME && outer.source == mac_of_life(self.config.me);
+        let is_packet =
+            outer.index == index::TO_RUNTIME && outer.source == mac_of_life(self.config.me);
         if !is_packet || frame.meta.flags & Flags::OAM != 0 || frame.meta.flags & Flags::NEW == 0 {
             return;
         }
@@ -504,7 +530,9 @@ impl Switch {
     #[inline]
     #[must_use]
     pub fn must_wait(&self, packet: &Packet) -> bool {
-        self.rebuild.is_some() && packet.meta.flags & Flags::LEARN != 0 && !self.is_surely_its_own(packet)
+        self.rebuild.is_some()
+            && packet.meta.flags & Flags::LEARN != 0
+            && !self.is_surely_its_own(packet)
     }
 
     fn is_surely_its_own(&self, packet: &Packet) -> bool {
@@ -526,7 +554,9 @@ impl Switch {
     /// runtimes' messages have been handled: once a flow has been told, its later packets
     /// leave at once.
     pub fn take_told(&mut self) -> Vec<(Peer, Packet)> {
-        let (waiting, told) = core::mem::take(&mut self.untold).into_iter().partition(|(_, packet)| self.must_wait(packet));
+        let (waiting, told) = core::mem::take(&mut self.untold)
+            .into_iter()
+            .partition(|(_, packet)| self.must_wait(packet));
         self.untold = waiting;
         told
     }
@@ -545,7 +575,8 @@ impl Switch {
     }
 
     fn learn_reply(&mut self, packet: &Packet) -> bool {
-        let (reply, epoch) = (FlowKey::noted(packet).map(|key| key.reverse()), Epoch::new(packet.meta.commit));
+        let (reply, epoch) =
+            (FlowKey::noted(packet).map(|key| key.reverse()), Epoch::new(packet.meta.commit));
         if reply.is_some_and(|reply| self.routes.is_anothers(&reply, epoch)) {
             self.drops.count(DropReason::ReplyKeyTaken);
             return false;
@@ -556,7 +587,10 @@ impl Switch {
         if self.routes.set_reply(id, reply) {
             return true;
         }
-        let found = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| !found.is_reply && found.slot != id);
+        let found = self
+            .routes
+            .find(&reply, self.routes.hash(&reply))
+            .filter(|found| !found.is_reply && found.slot != id);
         let Some(opened) = found else { return true };
         if self.routes.get(opened.slot).is_some_and(|route| route.reply.is_some()) {
             // A flow was opened from the other side under that key.
@@ -621,8 +655,17 @@ impl Switch {
 
     /// Sends ticks, drops held packets that are too old, removes idle routes. `now` is of
     /// the clock that stamps packets.
-    pub fn handle_timeout(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
-        while self.held.front().is_some_and(|held| now.saturating_sub(held.since) > self.config.patience) {
+    pub fn handle_timeout(
+        &mut self,
+        now: u64,
+        out: &mut Vec<(Peer, Packet)>,
+        pool: &mut dyn PacketPool,
+    ) {
+        while self
+            .held
+            .front()
+            .is_some_and(|held| now.saturating_sub(held.since) > self.config.patience)
+        {
             if let Some(held) = self.held.pop_front() {
                 self.drop(held.packet, DropReason::RecoveryTimeout, pool);
             }
@@ -634,7 +677,11 @@ impl Switch {
         self.stamp(now);
         // Before a runtime has told the time by the previous incarnation's stamps, a tick
         // could end every flow.
-        let ticking = if self.rebuild.is_some() && self.clock_ahead.is_none() { 0 } else { self.targets.len() };
+        let ticking = if self.rebuild.is_some() && self.clock_ahead.is_none() {
+            0
+        } else {
+            self.targets.len()
+        };
         for at in 0..ticking {
             let target = self.targets.get(at);
             if target.serves() {
@@ -646,8 +693,11 @@ impl Switch {
                 // If the route table is nearly full, the runtimes, which own the flows,
                 // end some early.
                 tick.meta.commit = self.routes.fill();
-                let outer =
-                    Outer { destination: mac_of_life(peer), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
+                let outer = Outer {
+                    destination: mac_of_life(peer),
+                    source: mac_of_life(self.config.me),
+                    index: index::TO_RUNTIME,
+                };
                 if nsh::encapsulate(&mut tick, outer) {
                     out.push((peer, tick));
                 } else {
@@ -658,8 +708,14 @@ impl Switch {
         for _ in 0..SWEEP_PER_TICK.min(self.routes.capacity()) {
             self.sweep_at = (self.sweep_at + 1) % self.routes.capacity();
             let id = self.sweep_at as routes::RouteId;
-            let limit = |route: &Route| if route.is_real { IDLE } else { self.config.patience.saturating_add(UNREAL_IDLE) };
-            if self.routes.get(id).is_some_and(|route| now.saturating_sub(route.last_seen) > limit(route)) {
+            let limit = |route: &Route| {
+                if route.is_real { IDLE } else { self.config.patience.saturating_add(UNREAL_IDLE) }
+            };
+            if self
+                .routes
+                .get(id)
+                .is_some_and(|route| now.saturating_sub(route.last_seen) > limit(route))
+            {
                 self.remove_route(id);
             }
         }

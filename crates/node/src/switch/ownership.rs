@@ -47,7 +47,10 @@ impl Lost {
     /// Tells the coordinator, whose log outlives this incarnation of the switch.
     pub(super) fn tell(&self, fabric: &mut Fabric) {
         let Peer { node, incarnation } = self.dead;
-        fabric.send_control(COORDINATOR, &Control::Unclaimed { node, incarnation, flows: self.flows });
+        fabric.send_control(
+            COORDINATOR,
+            &Control::Unclaimed { node, incarnation, flows: self.flows },
+        );
     }
 }
 
@@ -162,7 +165,12 @@ impl Switch {
     /// Answers replicas that ask for their flows' routes. A claim gets its route, under a
     /// new epoch, if no other runtime has got it since and the flow has not ended. A flow
     /// without a route may live all the same: the route may have been forgotten or swept.
-    pub(super) fn handle_claims(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
+    pub(super) fn handle_claims(
+        &mut self,
+        from: Peer,
+        body: &[u8],
+        now: u64,
+    ) -> Result<(), DropReason> {
         let (number, claims) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
         let mut answer = Vec::with_capacity(4 + claims.len() * Grant::LEN);
@@ -170,7 +178,11 @@ impl Switch {
         let hashes = self.expect(claims.iter().map(|claim| claim.key));
         for (claim, hash) in claims.iter().zip(&hashes) {
             // While runtimes tell which epochs were given, no new one can be.
-            let grant = if self.knows_epochs() { self.grant(from, claim, *hash, now) } else { Grant::Retry };
+            let grant = if self.knows_epochs() {
+                self.grant(from, claim, *hash, now)
+            } else {
+                Grant::Retry
+            };
             answer.extend_from_slice(&grant.encode());
         }
         self.expected = hashes;
@@ -182,7 +194,9 @@ impl Switch {
 
     fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Grant {
         let cluster = match self.targets.of_node(to.node) {
-            Some(target) if target.peer == to && target.state != MemberState::Failed => target.cluster,
+            Some(target) if target.peer == to && target.state != MemberState::Failed => {
+                target.cluster
+            }
             Some(target) if target.peer.incarnation >= to.incarnation => return Grant::Refused,
             // The view that names the claimant is still on its way here.
             _ => return Grant::Retry,
@@ -254,31 +268,45 @@ impl Switch {
                 }
                 // The route is another claimant's that is about to ask again; or that one
                 // is dead, and the view that says so is on its way.
-                if of == asked && owner != to && self.lives(owner) && !is_planted(Fault::IgnoresEpochs) {
+                if of == asked
+                    && owner != to
+                    && self.lives(owner)
+                    && !is_planted(Fault::IgnoresEpochs)
+                {
                     return self.wait(found.slot, of, to, asked);
                 }
                 self.give(found.slot, to, epoch);
                 self.targets.count(owner, -1);
                 // The previous owner is dead, even if the view that says so has not come
                 // yet.
-                let before = if owner == to { came_from.map(|(before, _)| before) } else { Some(owner) };
+                let before =
+                    if owner == to { came_from.map(|(before, _)| before) } else { Some(owner) };
                 before.into_iter().for_each(|dead| self.logs.close(dead));
                 found.slot
             }
             None if is_renounced => return Grant::Refused,
-            None if self.routes.has_ended(hash, claim.epoch()) && !is_planted(Fault::IgnoresEpochs) => {
+            None if self.routes.has_ended(hash, claim.epoch())
+                && !is_planted(Fault::IgnoresEpochs) =>
+            {
                 return Grant::Refused;
             }
             None if self.is_collecting(cluster) => {
-                let route =
-                    Route { is_real: true, opening: opening(claim), ..Route::new(key, to, claim.epoch(), claim.chain(), now) };
+                let route = Route {
+                    is_real: true,
+                    opening: opening(claim),
+                    ..Route::new(key, to, claim.epoch(), claim.chain(), now)
+                };
                 let Some(id) = self.routes.insert(hash, route) else { return Grant::Refused };
                 self.claims.provisional.insert(id, cluster);
                 self.targets.count(to, 1);
                 return Grant::AfterSweep;
             }
             None => {
-                let route = Route { is_real: true, opening: opening(claim), ..Route::new(key, to, epoch, claim.chain(), now) };
+                let route = Route {
+                    is_real: true,
+                    opening: opening(claim),
+                    ..Route::new(key, to, epoch, claim.chain(), now)
+                };
                 let Some(id) = self.routes.insert(hash, route) else { return Grant::Refused };
                 id
             }
@@ -385,7 +413,9 @@ impl Switch {
         if self.claims.knows(dead) {
             self.claims.note_lost(dead, flows);
         }
-        self.routes.visit(|route| route.moved_from = route.moved_from.filter(|(before, _)| *before != dead));
+        self.routes.visit(|route| {
+            route.moved_from = route.moved_from.filter(|(before, _)| *before != dead)
+        });
     }
 
     /// The flows that were lost with a runtime, once it was swept: routes over which
@@ -407,9 +437,13 @@ impl Switch {
         let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let (node, rest) = rest.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
         let (incarnation, claims) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-        let to = Peer { node: u16::from_be_bytes(*node), incarnation: u32::from_be_bytes(*incarnation) };
+        let to =
+            Peer { node: u16::from_be_bytes(*node), incarnation: u32::from_be_bytes(*incarnation) };
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
-        let is_possible = self.knows_epochs() && to != from && self.targets.serves(from) && self.targets.serves(to);
+        let is_possible = self.knows_epochs()
+            && to != from
+            && self.targets.serves(from)
+            && self.targets.serves(to);
         let mut answer = Vec::with_capacity(4 + claims.len() * 4);
         answer.extend_from_slice(number);
         let hashes = self.expect(claims.iter().map(|claim| claim.key));
@@ -451,13 +485,23 @@ impl Switch {
 
     /// Sends a mark behind all packets that were sent to this runtime before. Without a
     /// buffer no mark is sent, and the runtime asks again.
-    pub(super) fn mark(&mut self, to: Peer, number: u32, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+    pub(super) fn mark(
+        &mut self,
+        to: Peer,
+        number: u32,
+        out: &mut Vec<(Peer, Packet)>,
+        pool: &mut dyn PacketPool,
+    ) {
         let Some(mut mark) = pool.take() else { return };
         mark.meta.stamp = self.last_stamp;
         mark.meta.switch = self.config.number;
         mark.meta.flags = Flags::OAM;
         mark.meta.commit = number;
-        let outer = Outer { destination: mac_of_life(to), source: mac_of_life(self.config.me), index: index::MARK };
+        let outer = Outer {
+            destination: mac_of_life(to),
+            source: mac_of_life(self.config.me),
+            index: index::MARK,
+        };
         if nsh::encapsulate(&mut mark, outer) {
             out.push((to, mark));
         } else {
@@ -489,7 +533,9 @@ impl Switch {
         for (ended, hash) in ended.iter().zip(&hashes) {
             let key = FlowKey::from(ended.key);
             if let Some(found) = self.routes.find(&key, *hash)
-                && self.routes.get(found.slot).is_some_and(|route| route.epoch.get() == ended.epoch.get() && route.owner == from)
+                && self.routes.get(found.slot).is_some_and(|route| {
+                    route.epoch.get() == ended.epoch.get() && route.owner == from
+                })
             {
                 self.end_route(found.slot);
             }

@@ -94,8 +94,11 @@ impl Switch {
     /// After a new view: runtimes that serve and have not been asked began during this
     /// incarnation.
     pub(super) fn know_members(&mut self) {
-        let is_asked = |peer: Peer| self.rebuild.as_ref().is_some_and(|rebuild| rebuild.waiting.contains(&peer));
-        let serving = self.targets.iter().filter(|target| target.serves()).map(|target| target.peer);
+        let is_asked = |peer: Peer| {
+            self.rebuild.as_ref().is_some_and(|rebuild| rebuild.waiting.contains(&peer))
+        };
+        let serving =
+            self.targets.iter().filter(|target| target.serves()).map(|target| target.peer);
         serving.filter(|peer| !is_asked(*peer)).for_each(|peer| self.claims.know(peer));
     }
 
@@ -111,7 +114,9 @@ impl Switch {
             }
         } else {
             rebuild.has_view = true;
-            rebuild.waiting.extend(self.targets.iter().filter(|target| target.serves()).map(|target| target.peer));
+            rebuild.waiting.extend(
+                self.targets.iter().filter(|target| target.serves()).map(|target| target.peer),
+            );
             for peer in &rebuild.waiting {
                 // The channel is new: it has room.
                 let _ = self.fabric.send(peer.node, kind::TELL, &[self.config.number]);
@@ -140,7 +145,11 @@ impl Switch {
     /// then be claimed before the newest.
     pub(super) fn is_collecting(&self, cluster: u16) -> bool {
         let is_of_cluster = |dead: &Peer| self.cluster_of(dead.node) == cluster;
-        self.has_hosts && self.rebuild.as_ref().is_some_and(|rebuild| rebuild.unswept.iter().any(is_of_cluster))
+        self.has_hosts
+            && self
+                .rebuild
+                .as_ref()
+                .is_some_and(|rebuild| rebuild.unswept.iter().any(is_of_cluster))
     }
 
     /// The virtual cluster of a node, in any incarnation.
@@ -156,14 +165,22 @@ impl Switch {
                 self.next_epoch = behind(newest);
             }
         }
-        if rebuild.has_epochs && (rebuild.recovering.is_empty() || is_planted(Fault::OpensBeforeRecoveries)) {
+        if rebuild.has_epochs
+            && (rebuild.recovering.is_empty() || is_planted(Fault::OpensBeforeRecoveries))
+        {
             self.rebuild = None;
         }
     }
 
     /// Learns the routes that a runtime tells.
-    pub(super) fn handle_routes(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
-        let Some(rebuild) = self.rebuild.as_mut().filter(|rebuild| rebuild.waiting.contains(&from)) else {
+    pub(super) fn handle_routes(
+        &mut self,
+        from: Peer,
+        body: &[u8],
+        now: u64,
+    ) -> Result<(), DropReason> {
+        let Some(rebuild) = self.rebuild.as_mut().filter(|rebuild| rebuild.waiting.contains(&from))
+        else {
             return Err(DropReason::StaleDuplicate);
         };
         let (&is_last, rest) = body.split_first().ok_or(DropReason::Malformed)?;
@@ -203,7 +220,9 @@ impl Switch {
             // `settle_reply`.
             Some(found) if found.is_reply => {
                 let is_keyed = info.claim.has(ClaimFlag::Keyed);
-                if !is_keyed && self.routes.get(found.slot).is_some_and(|other| !other.is_doubtful()) {
+                if !is_keyed
+                    && self.routes.get(found.slot).is_some_and(|other| !other.is_doubtful())
+                {
                     return Ok(());
                 }
                 self.routes.take_reply(found.slot);
@@ -231,7 +250,12 @@ impl Switch {
                 // The flow's first packet was delivered, or no runtime would know the
                 // flow.
                 let opening = opening(&info.claim);
-                let route = Route { is_real, opening, sent: 1, ..Route::new(key, owner, epoch, chain, now) };
+                let route = Route {
+                    is_real,
+                    opening,
+                    sent: 1,
+                    ..Route::new(key, owner, epoch, chain, now)
+                };
                 let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
                 self.targets.count_opening(owner, isize::from(!is_real));
                 id
@@ -257,11 +281,17 @@ impl Switch {
     /// have it. The flow that loses the key keeps its route: its owner may have it, and
     /// its next packet would open it a second time elsewhere.
     fn settle_reply(&mut self, id: RouteId, epoch: Epoch, reply: FlowKey, now: u64) {
-        let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
+        let Some(other) =
+            self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id)
+        else {
+            return;
+        };
         let Some(rival) = self.routes.get(other.slot).copied() else { return };
         let is_doubtful = self.routes.get(id).is_some_and(Route::is_doubtful);
         let yields = match other.is_reply {
-            true if rival.is_doubtful() == is_doubtful => epoch.is_later(rival.epoch) != is_doubtful,
+            true if rival.is_doubtful() == is_doubtful => {
+                epoch.is_later(rival.epoch) != is_doubtful
+            }
             true => rival.is_doubtful(),
             false => !is_doubtful && (rival.is_doubtful() || !rival.is_real),
         };

@@ -13,14 +13,23 @@ use zerocopy::FromBytes;
 
 impl Switch {
     /// Acts on the messages that have arrived.
-    pub fn handle_records(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+    pub fn handle_records(
+        &mut self,
+        now: u64,
+        out: &mut Vec<(Peer, Packet)>,
+        pool: &mut dyn PacketPool,
+    ) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         let mut changed = false;
         if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
             // A new incarnation of the coordinator knows of this switch only what it is
             // told.
             self.say_rules();
-            self.claims.lost.iter().filter(|lost| lost.is_over).for_each(|lost| lost.tell(&mut self.fabric));
+            self.claims
+                .lost
+                .iter()
+                .filter(|lost| lost.is_over)
+                .for_each(|lost| lost.tell(&mut self.fabric));
         }
         for (record, body) in inbox.records() {
             let result = match record.kind {
@@ -39,7 +48,9 @@ impl Switch {
                 },
                 kind::SETTLED => self.handle_settled(record.from, body),
                 kind::CLEAR => self.handle_clear(record.from, body),
-                kind::REPLAY => self.handle_replay(record.from, body, out, pool).map(|is_change| changed |= is_change),
+                kind::REPLAY => self
+                    .handle_replay(record.from, body, out, pool)
+                    .map(|is_change| changed |= is_change),
                 kind::SUSPECT => self.handle_suspects(record.from, body, now),
                 kind::FULL if body.is_empty() => {
                     self.targets.set_full(record.from, now);
@@ -51,7 +62,8 @@ impl Switch {
                 }
                 // Only the coordinator decides which runtimes serve which chains, and by
                 // which rules.
-                kind::CONTROL if record.from.node == COORDINATOR => match Control::rules_part(body) {
+                kind::CONTROL if record.from.node == COORDINATOR => match Control::rules_part(body)
+                {
                     Some(part) => {
                         self.keep_rules(part, body);
                         Ok(())
@@ -92,14 +104,18 @@ impl Switch {
     /// True if the rules have changed.
     fn read_rules(&mut self) -> Result<bool, DropReason> {
         let Some(record) = self.coming.poll_record() else { return Ok(false) };
-        let Control::Rules { version, part, parts, rules } = Control::decode(&record)? else { return Ok(false) };
+        let Control::Rules { version, part, parts, rules } = Control::decode(&record)? else {
+            return Ok(false);
+        };
         let Some(rules) = self.coming.take(version, part, parts, rules)? else { return Ok(false) };
         let is_newer = rules.version() > self.rules.version();
         let old = if is_newer { core::mem::replace(&mut self.rules, rules) } else { rules };
         self.coming.retire(old);
         if is_newer && is_planted(Fault::Reclassifies) {
             let rules = &self.rules;
-            self.routes.visit(|route| route.chain = rules.find(&route.key, 0).map_or(0, |rule| rule.chain));
+            self.routes.visit(|route| {
+                route.chain = rules.find(&route.key, 0).map_or(0, |rule| rule.chain)
+            });
         }
         self.say_rules();
         Ok(is_newer)
@@ -143,7 +159,8 @@ impl Switch {
 
     /// Tells the coordinator which rules are in force.
     fn say_rules(&mut self) {
-        self.fabric.send_control(COORDINATOR, &Control::RulesInForce { version: self.rules.version() });
+        self.fabric
+            .send_control(COORDINATOR, &Control::RulesInForce { version: self.rules.version() });
     }
 
     fn set_members(&mut self, members: &[Member], now: u64) {
@@ -198,7 +215,8 @@ impl Switch {
         match self.suspects.judge(packet.meta.stamp) {
             Judgement::Innocent => return,
             Judgement::Suspect => {
-                if let Some(route) = self.logs.route(epoch).and_then(|route| self.routes.get(route)) {
+                if let Some(route) = self.logs.route(epoch).and_then(|route| self.routes.get(route))
+                {
                     self.suspects.keep(packet, route.key);
                 }
             }
@@ -213,7 +231,9 @@ impl Switch {
 
     /// A runtime says up to which stamp no packet that it was sent for a chain is needed.
     fn handle_clear(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let Some((chain, stamp)) = body.split_first_chunk::<2>() else { return Err(DropReason::Malformed) };
+        let Some((chain, stamp)) = body.split_first_chunk::<2>() else {
+            return Err(DropReason::Malformed);
+        };
         let stamp = <[u8; 8]>::try_from(stamp).map_err(|_| DropReason::Malformed)?;
         self.logs.clear(from, u16::from_be_bytes(*chain), u64::from_be_bytes(stamp));
         Ok(())
@@ -228,7 +248,8 @@ impl Switch {
         out: &mut Vec<(Peer, Packet)>,
         pool: &mut dyn PacketPool,
     ) -> Result<bool, DropReason> {
-        let ask = crate::message::Replay::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
+        let ask =
+            crate::message::Replay::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
         let (epoch, first, count) = (Epoch::new(ask.epoch.get()), ask.first.get(), ask.count.get());
         if count == 0 {
             return Ok(self.logs.end(from, epoch));
@@ -249,7 +270,11 @@ impl Switch {
             self.mark_suspect(epoch, &mut packet);
             // The number of the packet among the flow's logged ones.
             (packet.meta.commit, packet.meta.epoch) = (epoch.get(), number as u16);
-            let outer = Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
+            let outer = Outer {
+                destination: mac_of_life(from),
+                source: mac_of_life(self.config.me),
+                index: index::TO_RUNTIME,
+            };
             match nsh::encapsulate(&mut packet, outer) {
                 true => out.push((from, packet)),
                 false => pool.put(packet),

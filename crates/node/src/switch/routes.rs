@@ -154,18 +154,24 @@ impl Routes {
 
     /// Bytes of memory for so many routes at once, if as many have ended before.
     pub(crate) fn memory_of(routes: usize, limits: &SourceLimits) -> usize {
-        Routes::memory_with(routes, KeyTable::memory_of(routes * 2), routes) + Sources::memory_of(limits, routes)
+        Routes::memory_with(routes, KeyTable::memory_of(routes * 2), routes)
+            + Sources::memory_of(limits, routes)
     }
 
     /// Bytes of memory in use, for as many routes as there ever were at once. Tombstones
     /// and noted epochs count at full size.
     pub(crate) fn memory(&self) -> usize {
-        Routes::memory_with(self.slots.len(), self.table.memory(), self.capacity()) + self.sources.memory()
+        Routes::memory_with(self.slots.len(), self.table.memory(), self.capacity())
+            + self.sources.memory()
     }
 
     fn memory_with(routes: usize, table: usize, capacity: usize) -> usize {
         let epochs = Routes::epochs(capacity) * size_of::<(Epoch, RouteId)>();
-        routes * size_of::<Option<Route>>() + table + FreeSlots::memory_of(routes) + epochs + GoneFlows::memory_of(capacity)
+        routes * size_of::<Option<Route>>()
+            + table
+            + FreeSlots::memory_of(routes)
+            + epochs
+            + GoneFlows::memory_of(capacity)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -193,7 +199,9 @@ impl Routes {
         let mut sum = self.touch(hashes);
         for found in hashes.iter().filter_map(|&hash| self.table.candidate(hash)) {
             if let Some(Some(route)) = self.slots.get(found.slot as usize) {
-                sum = sum.wrapping_add(u64::from(route.key.source[15])).wrapping_add(route.epoch.get().into());
+                sum = sum
+                    .wrapping_add(u64::from(route.key.source[15]))
+                    .wrapping_add(route.epoch.get().into());
             }
         }
         sum
@@ -296,7 +304,9 @@ impl Routes {
         }
         let old = route.reply;
         let hash = self.hash(&reply);
-        if self.find(&reply, hash).is_some() || !self.table.insert(hash, Found { slot: id, is_reply: true }) {
+        if self.find(&reply, hash).is_some()
+            || !self.table.insert(hash, Found { slot: id, is_reply: true })
+        {
             return false;
         }
         if let Some(old) = old {
@@ -320,9 +330,12 @@ impl Routes {
     /// lately, this epoch. A flow that has been moved or claimed meanwhile is still the
     /// same flow.
     pub(crate) fn is_anothers(&self, reply: &FlowKey, epoch: Epoch) -> bool {
-        let Some(found) = self.find(reply, self.hash(reply)).filter(|found| found.is_reply) else { return false };
+        let Some(found) = self.find(reply, self.hash(reply)).filter(|found| found.is_reply) else {
+            return false;
+        };
         let noted = self.by_epoch[self.place(epoch)];
-        noted != (epoch, found.slot + 1) && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
+        noted != (epoch, found.slot + 1)
+            && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
     }
 
     /// True if the key is surely that of the flow with this epoch, whatever other
@@ -330,7 +343,8 @@ impl Routes {
     /// key.
     pub(crate) fn is_surely_of(&self, reply: &FlowKey, epoch: Epoch) -> bool {
         let Some(found) = self.find(reply, self.hash(reply)) else { return false };
-        let is_sure = |route: &Route| route.epoch == epoch && !(found.is_reply && route.is_doubtful());
+        let is_sure =
+            |route: &Route| route.epoch == epoch && !(found.is_reply && route.is_doubtful());
         self.get(found.slot).is_some_and(is_sure)
     }
 
@@ -380,6 +394,9 @@ impl Routes {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RouteId, &Route)> + '_ {
-        self.slots.iter().enumerate().filter_map(|(id, slot)| slot.as_ref().map(|route| (id as RouteId, route)))
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(id, slot)| slot.as_ref().map(|route| (id as RouteId, route)))
     }
 }

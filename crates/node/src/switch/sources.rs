@@ -37,7 +37,8 @@ pub struct SourceLimits {
 
 impl fmt::Debug for SourceLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let chains: Vec<_> = self.chains.iter().map(|limit| limit.as_ref().map(|limit| limit.flows)).collect();
+        let chains: Vec<_> =
+            self.chains.iter().map(|limit| limit.as_ref().map(|limit| limit.flows)).collect();
         write!(f, "half open {:?}, flows {:?}, by chain {chains:?}", self.half_open, self.flows)
     }
 }
@@ -81,14 +82,23 @@ impl SourceLimits {
     /// The most counts that a flow is part of.
     fn kinds(&self) -> usize {
         let has_chains = self.chains.iter().any(Option::is_some);
-        [self.half_open.is_some(), self.flows.is_some(), has_chains].into_iter().filter(|is_there| *is_there).count()
+        [self.half_open.is_some(), self.flows.is_some(), has_chains]
+            .into_iter()
+            .filter(|is_there| *is_there)
+            .count()
     }
 }
 
 impl Sources {
     pub(super) fn new(limits: SourceLimits, routes: usize, seed: u64) -> Sources {
         let most = limits.kinds() * routes;
-        Sources { limits, counts: Vec::with_capacity(most), free: FreeSlots::new(most), table: KeyTable::new(most), seed }
+        Sources {
+            limits,
+            counts: Vec::with_capacity(most),
+            free: FreeSlots::new(most),
+            table: KeyTable::new(most),
+            seed,
+        }
     }
 
     /// Bytes of memory for so many flows, each half open and of its own source.
@@ -107,7 +117,12 @@ impl Sources {
     }
 
     /// The counts that a flow is part of, each with its source and its limit.
-    fn kinds(&self, key: &FlowKey, chain: u16, opening: Opening) -> [Option<(Kind, [u8; 16], u32)>; 3] {
+    fn kinds(
+        &self,
+        key: &FlowKey,
+        chain: u16,
+        opening: Opening,
+    ) -> [Option<(Kind, [u8; 16], u32)>; 3] {
         let source = source_of(&key.source);
         let half_open = self.limits.half_open.filter(|_| opening != Opening::Over);
         let of_chain = self.limits.chains.get(usize::from(chain)).and_then(Option::as_ref);
@@ -121,7 +136,8 @@ impl Sources {
     }
 
     fn hash(&self, source: &[u8; 16], kind: Kind) -> u64 {
-        let (protocol, source_port) = if let Kind::Chain(chain) = kind { (4, chain) } else { (u16::from(kind.bit()), 0) };
+        let (protocol, source_port) =
+            if let Kind::Chain(chain) = kind { (4, chain) } else { (u16::from(kind.bit()), 0) };
         FlowKey { source: *source, source_port, protocol, ..FlowKey::default() }.hash(self.seed)
     }
 
@@ -135,7 +151,9 @@ impl Sources {
 
     /// Checks if another flow of this key may be opened in this chain.
     pub(super) fn admit(&self, key: &FlowKey, chain: u16) -> Result<(), DropReason> {
-        for (kind, source, most) in self.kinds(key, chain, Opening::Unanswered).into_iter().flatten() {
+        for (kind, source, most) in
+            self.kinds(key, chain, Opening::Unanswered).into_iter().flatten()
+        {
             let found = self.find(&source, kind, self.hash(&source, kind));
             if found.map_or(0, |found| self.counts[found.slot as usize].flows) < most {
                 continue;
@@ -179,7 +197,9 @@ impl Sources {
     /// Removes a flow from the counts that include it.
     pub(super) fn remove(&mut self, key: &FlowKey, chain: u16, counted: u8) {
         let source = source_of(&key.source);
-        for (kind, source) in [(Kind::HalfOpen, source), (Kind::All, source), (Kind::Chain(chain), key.source)] {
+        for (kind, source) in
+            [(Kind::HalfOpen, source), (Kind::All, source), (Kind::Chain(chain), key.source)]
+        {
             if counted & kind.bit() == 0 {
                 continue;
             }
@@ -214,7 +234,12 @@ mod tests {
     use std::sync::Arc;
 
     fn key(host: u8, port: u16) -> FlowKey {
-        FlowKey { source: map_v4([10, 0, 0, host]), source_port: port, protocol: 17, ..FlowKey::default() }
+        FlowKey {
+            source: map_v4([10, 0, 0, host]),
+            source_port: port,
+            protocol: 17,
+            ..FlowKey::default()
+        }
     }
 
     /// A host has three half-open flows and may have no fourth. A reply comes for the
@@ -233,7 +258,11 @@ mod tests {
         assert_eq!(sources.admit(&key(2, 4), 0), Ok(()));
         assert_eq!(sources.settle(&key(1, 1), 0, counted), 0, "it is counted as nothing else");
         assert_eq!(sources.admit(&key(1, 4), 0), Ok(()));
-        assert_eq!(sources.add(&key(1, 5), 0, Opening::Over), 0, "who comes answered is not half open");
+        assert_eq!(
+            sources.add(&key(1, 5), 0, Opening::Over),
+            0,
+            "who comes answered is not half open"
+        );
         sources.remove(&key(1, 2), 0, counted);
         sources.remove(&key(1, 3), 0, counted);
         sources.remove(&key(1, 1), 0, 0);
@@ -256,7 +285,11 @@ mod tests {
         sources.add(&v6(2, 1), 0, Opening::Unanswered);
         assert_eq!(sources.admit(&v6(3, 1), 0), Err(DropReason::QuotaExceeded));
         let counted = sources.add(&key(1, 7), 1, Opening::Unanswered);
-        assert_eq!(sources.admit(&key(1, 8), 1), Err(DropReason::QuotaExceeded), "one in this chain");
+        assert_eq!(
+            sources.admit(&key(1, 8), 1),
+            Err(DropReason::QuotaExceeded),
+            "one in this chain"
+        );
         assert_eq!(sources.admit(&key(1, 8), 0), Ok(()), "another chain");
         assert_eq!(sources.admit(&key(1, 53), 1), Ok(()), "not meant");
         sources.remove(&key(1, 7), 1, counted);

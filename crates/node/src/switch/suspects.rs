@@ -89,7 +89,11 @@ impl Suspects {
     /// Keeps a copy of a suspect that is about to be sent again.
     pub(super) fn keep(&mut self, packet: &Packet, key: FlowKey) {
         if let Some(suspect) = self.known.get_mut(&packet.meta.stamp) {
-            suspect.kept.get_or_insert_with(|| SetAside { meta: packet.meta, key, bytes: packet.bytes().into() });
+            suspect.kept.get_or_insert_with(|| SetAside {
+                meta: packet.meta,
+                key,
+                bytes: packet.bytes().into(),
+            });
         }
     }
 
@@ -141,10 +145,16 @@ mod tests {
         suspects.keep(&poison, key(1));
         suspects.keep(&other, key(2));
         assert_eq!(suspects.note(7).map(|aside| aside.key), Some(key(1)));
-        assert_eq!((suspects.judge(7), suspects.judge(8)), (Judgement::Guilty, Judgement::Innocent));
+        assert_eq!(
+            (suspects.judge(7), suspects.judge(8)),
+            (Judgement::Guilty, Judgement::Innocent)
+        );
         assert_eq!(suspects.note(7), None);
         let aside = suspects.take_set_aside();
-        assert_eq!(aside.iter().map(|aside| (aside.meta.stamp, &*aside.bytes)).collect::<Vec<_>>(), [(7, poison.bytes())]);
+        assert_eq!(
+            aside.iter().map(|aside| (aside.meta.stamp, &*aside.bytes)).collect::<Vec<_>>(),
+            [(7, poison.bytes())]
+        );
         assert_eq!(suspects.take_set_aside(), []);
     }
 
@@ -163,7 +173,10 @@ mod tests {
         let mut suspects = Suspects::default();
         (0..=CLOSED as u16).for_each(|port| suspects.close(key(port), 5));
         assert!(!suspects.is_closed(&key(0), 6), "the oldest made room");
-        assert!(suspects.is_closed(&key(1), 5 + CLOSED_FOR - 1) && !suspects.is_closed(&key(1), 5 + CLOSED_FOR));
+        assert!(
+            suspects.is_closed(&key(1), 5 + CLOSED_FOR - 1)
+                && !suspects.is_closed(&key(1), 5 + CLOSED_FOR)
+        );
         assert_eq!(suspects.closed.len(), 0);
     }
 }

@@ -68,7 +68,8 @@ impl Target {
     /// The runtime's rank: the lowest gets the next flow, and one without a rank gets
     /// none.
     fn rank(&self, hosts_away: u16) -> Option<u64> {
-        let is_last = u64::from(is_away(hosts_away, self.host)) << 63 | u64::from(self.full.is_meant) << 62;
+        let is_last =
+            u64::from(is_away(hosts_away, self.host)) << 63 | u64::from(self.full.is_meant) << 62;
         (self.state == MemberState::Running).then_some(is_last | self.routes as u64)
     }
 }
@@ -103,7 +104,8 @@ impl Knockout {
 
     fn play(&mut self, game: usize) {
         let (a, b) = (self.winner(game * 2), self.winner(game * 2 + 1));
-        let rank = |place: usize| self.players.get(place).and_then(|(_, rank)| *rank).unwrap_or(u64::MAX);
+        let rank =
+            |place: usize| self.players.get(place).and_then(|(_, rank)| *rank).unwrap_or(u64::MAX);
         // The first wins among equals.
         self.games[game] = if rank(b) < rank(a) { b } else { a };
     }
@@ -146,15 +148,19 @@ impl Targets {
         let mut full = Vec::new();
         for (at, member) in members.iter().enumerate() {
             let peer = member.peer();
-            let known = self.at.get(peer.node).map(|at| &old[at]).filter(|target| target.peer == peer);
-            let counts = known.map_or((0, 0, Full::default()), |target| (target.routes, target.opening, target.full));
+            let known =
+                self.at.get(peer.node).map(|at| &old[at]).filter(|target| target.peer == peer);
+            let counts = known.map_or((0, 0, Full::default()), |target| {
+                (target.routes, target.opening, target.full)
+            });
             let (routes, opening, was_full) = counts;
             // The member's host may have told its end before this view was made.
             let has_ended = known.is_some_and(|target| target.state == MemberState::Failed);
             let state = if has_ended { MemberState::Failed } else { member.state };
             let players = of_clusters.entry(member.cluster).or_default();
             let (cluster, host, place) = (member.cluster, member.host, players.len());
-            let target = Target { peer, state, cluster, host, routes, opening, full: was_full, place };
+            let target =
+                Target { peer, state, cluster, host, routes, opening, full: was_full, place };
             players.push((at, target.rank(self.away)));
             if was_full.is_meant {
                 full.push(at);
@@ -162,7 +168,10 @@ impl Targets {
             self.list.push(target);
         }
         self.at.renew(members.iter().map(|member| member.node));
-        self.knockouts = of_clusters.into_iter().map(|(cluster, players)| (cluster, Knockout::new(players))).collect();
+        self.knockouts = of_clusters
+            .into_iter()
+            .map(|(cluster, players)| (cluster, Knockout::new(players)))
+            .collect();
         self.full = full;
         old
     }
@@ -281,7 +290,8 @@ impl Targets {
     /// routes that has room, or else the one with the fewest.
     pub(super) fn least(&mut self, cluster: u16, now: u64) -> Option<Peer> {
         if !self.full.is_empty() {
-            let over: Vec<usize> = self.full.extract_if(.., |at| self.list[*at].full.until() <= now).collect();
+            let over: Vec<usize> =
+                self.full.extract_if(.., |at| self.list[*at].full.until() <= now).collect();
             for at in over {
                 self.list[at].full.is_meant = false;
                 self.rank(at);
@@ -314,13 +324,16 @@ mod tests {
         targets.renew(&members);
         let mut random = 1u64;
         for now in (0..20_000u64).map(|step| step * (FULL_FOR / 50)) {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let node = 16 + (random >> 40) as u16 % 13;
             match random >> 58 {
                 0 => targets.set_full(peer(node), now),
                 1 if random.is_multiple_of(7) => targets.set_gone(peer(node)),
                 2 if random.is_multiple_of(50) => {
-                    let fewer: Vec<Member> = members.iter().filter(|member| member.node != node).copied().collect();
+                    let fewer: Vec<Member> =
+                        members.iter().filter(|member| member.node != node).copied().collect();
                     targets.renew(&fewer);
                     targets.renew(&members);
                 }
@@ -328,10 +341,14 @@ mod tests {
                 _ => targets.count(peer(node), -1),
             }
             for cluster in 0..3 {
-                let of_cluster = |target: &&Target| target.cluster == cluster && target.state == MemberState::Running;
+                let of_cluster = |target: &&Target| {
+                    target.cluster == cluster && target.state == MemberState::Running
+                };
                 let by_hand = targets.list.iter().filter(of_cluster);
                 let by_hand = by_hand
-                    .min_by_key(|target| (target.full.is_meant && target.full.until() > now, target.routes))
+                    .min_by_key(|target| {
+                        (target.full.is_meant && target.full.until() > now, target.routes)
+                    })
                     .map(|target| target.peer);
                 assert_eq!(targets.least(cluster, now), by_hand, "at {now}");
             }

@@ -25,7 +25,9 @@ impl Switch {
 
     /// Begins to trace a packet if the selector matches. True if so.
     pub(super) fn start_trace(&mut self, key: &FlowKey, packet: &mut Packet) -> bool {
-        let Some((_, left)) = self.trace.as_mut().filter(|(selector, _)| selector.matches(key, packet.meta.ingress)) else {
+        let Some((_, left)) =
+            self.trace.as_mut().filter(|(selector, _)| selector.matches(key, packet.meta.ingress))
+        else {
             return false;
         };
         *left -= 1;

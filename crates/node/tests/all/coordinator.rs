@@ -3,8 +3,13 @@
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
-use holdfast_node::message::{Control, MemberState, Notice, Order, Ordered, PoolId, Protected, Report, Retried, kind, numbered};
+use holdfast_node::coordinator::{
+    Account, ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig,
+};
+use holdfast_node::message::{
+    Control, MemberState, Notice, Order, Ordered, PoolId, Protected, Report, Retried, kind,
+    numbered,
+};
 use holdfast_protection::Peer;
 
 const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
@@ -37,11 +42,19 @@ impl Bench {
             layouts: vec![],
             fabric: FabricConfig::default(),
         };
-        let mut manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let mut manager =
+            Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         manager.set_peer(config.me);
-        let mut switch = Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
+        let mut switch =
+            Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
         switch.set_peer(config.me);
-        let mut bench = Bench { coordinator: Coordinator::new(config, 1), runtimes: Vec::new(), manager, switch, now: 1 };
+        let mut bench = Bench {
+            coordinator: Coordinator::new(config, 1),
+            runtimes: Vec::new(),
+            manager,
+            switch,
+            now: 1,
+        };
         bench.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
         bench.coordinator.fabric().set_peer(Peer { node: MANAGER, incarnation: 1 });
         bench.start();
@@ -67,10 +80,17 @@ impl Bench {
         // The manager answers peers that ask for it.
         let Bench { manager, coordinator, now, .. } = self;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
-        let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+        let asked: Vec<Control> = self
+            .manager
+            .inbox
+            .records()
+            .filter_map(|(_, body)| Control::decode(body).ok())
+            .collect();
         self.manager.inbox.clear();
         for message in asked {
-            if let Control::Fence { node, incarnation } | Control::Silent { node, incarnation } = message {
+            if let Control::Fence { node, incarnation } | Control::Silent { node, incarnation } =
+                message
+            {
                 self.tell_end(Peer { node, incarnation });
             }
         }
@@ -80,7 +100,13 @@ impl Bench {
     fn tell_end(&mut self, Peer { node, incarnation }: Peer) {
         self.manager.send_control(
             COORDINATOR,
-            &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() },
+            &Control::Ended {
+                node,
+                incarnation,
+                flows: Some(0),
+                last: None,
+                notice: Notice::default(),
+            },
         );
         let Bench { manager, coordinator, now, .. } = self;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
@@ -90,7 +116,8 @@ impl Bench {
     /// Runtimes that are to be started say hello.
     fn start(&mut self) {
         self.coordinator.handle_timeout(self.now);
-        let starting: Vec<Peer> = self.coordinator.status().map(|status| status.member.peer()).collect();
+        let starting: Vec<Peer> =
+            self.coordinator.status().map(|status| status.member.peer()).collect();
         for peer in starting {
             if !self.runtimes.iter().any(|(there, _, _)| *there == peer) {
                 let mut fabric = Fabric::new(peer, FabricConfig::default());
@@ -102,11 +129,16 @@ impl Bench {
     }
 
     fn peer(&self, node: u16) -> Peer {
-        self.runtimes.iter().map(|(peer, _, _)| *peer).find(|peer| peer.node == node).expect("it was started")
+        self.runtimes
+            .iter()
+            .map(|(peer, _, _)| *peer)
+            .find(|peer| peer.node == node)
+            .expect("it was started")
     }
 
     fn tell(&mut self, from: Peer, message: &Control) {
-        let (_, fabric, errands) = self.runtimes.iter_mut().find(|(peer, _, _)| *peer == from).expect("it was started");
+        let (_, fabric, errands) =
+            self.runtimes.iter_mut().find(|(peer, _, _)| *peer == from).expect("it was started");
         if matches!(message, Control::Hello { .. } | Control::Report(_)) {
             fabric.send_control(COORDINATOR, message);
         } else {
@@ -119,7 +151,10 @@ impl Bench {
             true
         });
         for frame in frames {
-            self.coordinator.fabric().handle_frame(&frame, self.now).expect("nothing is wrong with the frame");
+            self.coordinator
+                .fabric()
+                .handle_frame(&frame, self.now)
+                .expect("nothing is wrong with the frame");
         }
         self.coordinator.handle_records(self.now);
     }
@@ -127,13 +162,19 @@ impl Bench {
     /// The coordinator's messages to a runtime about the pool since the last call.
     fn told(&mut self, to: Peer) -> Vec<Control> {
         self.carry();
-        let Some((_, fabric, _)) = self.runtimes.iter_mut().find(|(peer, _, _)| *peer == to) else { return Vec::new() };
+        let Some((_, fabric, _)) = self.runtimes.iter_mut().find(|(peer, _, _)| *peer == to) else {
+            return Vec::new();
+        };
         let messages = fabric.inbox.records().filter_map(|(record, body)| match record.kind {
             kind::NUMBERED => numbered(body).ok().map(|(_, message)| message),
             _ => Control::decode(body).ok(),
         });
-        let is_about_pool =
-            |message: &Control| !matches!(message, Control::View { .. } | Control::Recover { .. } | Control::Settled { .. });
+        let is_about_pool = |message: &Control| {
+            !matches!(
+                message,
+                Control::View { .. } | Control::Recover { .. } | Control::Settled { .. }
+            )
+        };
         let about_pool = messages.filter(is_about_pool).collect();
         fabric.inbox.clear();
         about_pool
@@ -146,7 +187,15 @@ impl Bench {
     }
 
     fn recovered(&mut self, by: Peer, dead: Peer) {
-        self.tell(by, &Control::Recovered { node: dead.node, incarnation: dead.incarnation, flows: 0, broken: 0 });
+        self.tell(
+            by,
+            &Control::Recovered {
+                node: dead.node,
+                incarnation: dead.incarnation,
+                flows: 0,
+                broken: 0,
+            },
+        );
     }
 
     fn waits(&mut self, by: Peer, dead: Peer) {
@@ -171,7 +220,9 @@ impl Bench {
         // A new incarnation has to show that it is there.
         for _ in 0..3 {
             let Bench { switch, coordinator, now, .. } = self;
-            switch.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+            switch.poll_transmit(*now, |frame| {
+                coordinator.fabric().handle_frame(frame, *now).is_ok()
+            });
             self.carry();
         }
         self.coordinator.handle_records(self.now);
@@ -183,7 +234,9 @@ impl Bench {
         self.carry();
         let told = self.switch.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
         let swept = told.filter_map(|message| match message {
-            Control::Sweep { node, incarnation, is_over } => Some((Peer { node, incarnation }, is_over)),
+            Control::Sweep { node, incarnation, is_over } => {
+                Some((Peer { node, incarnation }, is_over))
+            }
             _ => None,
         });
         let swept = swept.collect();
@@ -202,8 +255,9 @@ impl Bench {
 }
 
 fn granted(messages: &[Control]) -> Vec<(u32, [u64; 4])> {
-    let blocks =
-        messages.iter().filter_map(|message| if let Control::Grant { blocks, .. } = message { Some(blocks) } else { None });
+    let blocks = messages.iter().filter_map(|message| {
+        if let Control::Grant { blocks, .. } = message { Some(blocks) } else { None }
+    });
     blocks.flatten().copied().collect()
 }
 
@@ -380,7 +434,10 @@ fn silence_is_a_failure_only_while_somebody_is_heard() {
     let mut bench = Bench::new(2, 4);
     assert_eq!(bench.pass(500, &[16, 17]), both);
     assert_eq!(bench.pass(5_000, &[]), both, "nobody is heard, and nobody is given up");
-    assert!(bench.coordinator.poll_timeout() > bench.now, "and nobody is kept awake by what is overdue");
+    assert!(
+        bench.coordinator.poll_timeout() > bench.now,
+        "and nobody is kept awake by what is overdue"
+    );
     assert_eq!(bench.pass(200, &[17]), both, "16 comes a little later");
     assert_eq!(bench.pass(600, &[16, 17]), both);
     assert_eq!(bench.pass(5_000, &[]), both);
@@ -389,7 +446,11 @@ fn silence_is_a_failure_only_while_somebody_is_heard() {
     assert_ne!(after[0], (16, MemberState::Running), "17 could take over");
     let mut alone = Bench::new(1, 4);
     assert_eq!(alone.pass(15_000, &[]), vec![(16, MemberState::Running)]);
-    assert_ne!(alone.pass(10_000, &[]), vec![(16, MemberState::Running)], "somebody must serve in the end");
+    assert_ne!(
+        alone.pass(10_000, &[]),
+        vec![(16, MemberState::Running)],
+        "somebody must serve in the end"
+    );
 }
 
 /// A runtime that keeps dying is given time while another one serves, but not when none
@@ -407,14 +468,18 @@ fn nobody_is_waited_for_while_nobody_serves() {
         }
     }
     assert_eq!(bench.pass(200, &[17])[0], (16, MemberState::Failed), "it is given time");
-    let retried = |bench: &Bench| bench.coordinator.status().map(|status| status.retried).collect::<Vec<_>>();
+    let retried =
+        |bench: &Bench| bench.coordinator.status().map(|status| status.retried).collect::<Vec<_>>();
     let due = retried(&bench)[0].and_then(|first| first.start_at);
     assert_eq!(retried(&bench), [Some(Retried { node: 16, failures: 7, start_at: due }), None]);
     assert!(due.is_some_and(|due| due > bench.now));
     let last = bench.peer(17);
     bench.tell_end(last);
     let after = bench.pass(200, &[]);
-    assert!(after.iter().any(|(node, state)| *node == 16 && *state == MemberState::Starting), "{after:?}");
+    assert!(
+        after.iter().any(|(node, state)| *node == 16 && *state == MemberState::Starting),
+        "{after:?}"
+    );
     assert_eq!(retried(&bench)[0], Some(Retried { node: 16, failures: 7, start_at: None }));
 }
 
@@ -432,14 +497,17 @@ fn a_next_incarnation_is_asked_for_what_others_keep() {
     let successor = bench.peer(16);
     assert!(successor.incarnation > dead.incarnation);
     bench.carry();
-    let (_, fabric, _) = bench.runtimes.iter().find(|(peer, ..)| *peer == successor).expect("it was started");
+    let (_, fabric, _) =
+        bench.runtimes.iter().find(|(peer, ..)| *peer == successor).expect("it was started");
     let told = fabric.inbox.records().filter_map(|(record, body)| match record.kind {
         kind::NUMBERED => numbered(body).ok().map(|(_, message)| message),
         _ => None,
     });
     let recover = Control::Recover { node: dead.node, incarnation: dead.incarnation };
     assert!(told.into_iter().any(|message| message == recover));
-    let is_over = |bench: &Bench| bench.coordinator.failovers().all(|failover| failover.recovered_at.is_some());
+    let is_over = |bench: &Bench| {
+        bench.coordinator.failovers().all(|failover| failover.recovered_at.is_some())
+    };
     bench.recovered(keeping, dead);
     assert!(!is_over(&bench), "the next incarnation has not got its flows");
     bench.recovered(successor, dead);
@@ -452,14 +520,21 @@ fn a_next_incarnation_is_asked_for_what_others_keep() {
 fn what_a_leaving_runtime_has_must_be_safe_too() {
     let mut bench = Bench::new(3, 4);
     let report = |bench: &Bench, resynchronising| {
-        Control::Report(Report { view: bench.coordinator.view(), resynchronising, ..Report::default() })
+        Control::Report(Report {
+            view: bench.coordinator.view(),
+            resynchronising,
+            ..Report::default()
+        })
     };
     for node in 16..19 {
         let message = report(&bench, false);
         bench.tell(bench.peer(node), &message);
     }
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
-    bench.coordinator.order(&Order::Drain { node: 16, force: false }, bench.now).expect("it may leave");
+    bench
+        .coordinator
+        .order(&Order::Drain { node: 16, force: false }, bench.now)
+        .expect("it may leave");
     for node in 16..19 {
         let message = report(&bench, node == 16);
         bench.tell(bench.peer(node), &message);
@@ -483,12 +558,16 @@ fn views_follow_upon_the_latest_that_anybody_has() {
         assert!(if view == u64::MAX { now == before } else { now > view }, "{view}: {now}");
     }
     assert_eq!(bench.coordinator.protected(), Protected::Resynchronising);
-    let (_, fabric, _) = bench.runtimes.iter_mut().find(|(there, ..)| *there == peer).expect("it was started");
+    let (_, fabric, _) =
+        bench.runtimes.iter_mut().find(|(there, ..)| *there == peer).expect("it was started");
     fabric.inbox.clear();
     bench.carry();
-    let (_, fabric, _) = bench.runtimes.iter().find(|(there, ..)| *there == peer).expect("it was started");
+    let (_, fabric, _) =
+        bench.runtimes.iter().find(|(there, ..)| *there == peer).expect("it was started");
     let mut told = fabric.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
-    assert!(told.any(|message| matches!(message, Control::View { version, .. } if version > 1 << 20)));
+    assert!(
+        told.any(|message| matches!(message, Control::View { version, .. } if version > 1 << 20))
+    );
 }
 
 /// A runtime that is leaving has flows on their way to another one. The drain has not
@@ -497,13 +576,17 @@ fn views_follow_upon_the_latest_that_anybody_has() {
 #[test]
 fn a_drain_waits_for_flows_that_have_not_arrived() {
     let mut bench = Bench::new(3, 4);
-    bench.coordinator.order(&Order::Drain { node: 16, force: false }, bench.now).expect("it may leave");
+    bench
+        .coordinator
+        .order(&Order::Drain { node: 16, force: false }, bench.now)
+        .expect("it may leave");
     let mut pass = |departed: u64, milliseconds: u64| {
         for _ in 0..milliseconds / 10 {
             bench.now += 10 * MILLISECOND;
             for node in 16..19 {
                 let departed = if node == 16 { departed } else { 0 };
-                let report = Report { view: bench.coordinator.view(), departed, ..Report::default() };
+                let report =
+                    Report { view: bench.coordinator.view(), departed, ..Report::default() };
                 bench.tell(bench.peer(node), &Control::Report(report));
             }
             bench.coordinator.handle_timeout(bench.now);
@@ -526,9 +609,16 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let victim = bench.peer(16);
     let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();
     let Peer { node, incarnation } = victim;
-    bench
-        .manager
-        .send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() });
+    bench.manager.send_control(
+        COORDINATOR,
+        &Control::Ended {
+            node,
+            incarnation,
+            flows: Some(0),
+            last: None,
+            notice: Notice::default(),
+        },
+    );
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
@@ -537,13 +627,19 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     // The manager's new incarnation has to show that it is there.
     for _ in 0..3 {
         next.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
-        coordinator.fabric().poll_transmit(*now, |frame| next.handle_frame(frame, *now).map_or(true, |()| true));
+        coordinator
+            .fabric()
+            .poll_transmit(*now, |frame| next.handle_frame(frame, *now).map_or(true, |()| true));
     }
     coordinator.handle_records(*now);
     assert_eq!(coordinator.fabric().peer(MANAGER).map(|peer| peer.incarnation), Some(2));
     assert_eq!(coordinator.failovers().count(), 0);
     let state = |bench: &Bench| {
-        bench.coordinator.status().find(|status| status.member.peer() == victim).map(|status| status.member.state)
+        bench
+            .coordinator
+            .status()
+            .find(|status| status.member.peer() == victim)
+            .map(|status| status.member.state)
     };
     assert_eq!(state(&bench), Some(MemberState::Running));
     // The new incarnation's own message counts.
@@ -557,16 +653,25 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
 /// leaves out flows that have shown nothing.
 #[test]
 fn what_a_runtime_said_last_counts_where_no_switch_knows() {
-    for (flows, last, had) in [(None, Some(9), 9), (None, None, 5), (Some(7), Some(9), 7), (None, Some(0), 0)] {
+    for (flows, last, had) in
+        [(None, Some(9), 9), (None, None, 5), (Some(7), Some(9), 7), (None, Some(0), 0)]
+    {
         let mut bench = Bench::new(2, 2);
         let dead = bench.peer(16);
         bench.tell(dead, &Control::Report(Report { flows: 5, ..Report::default() }));
         let Peer { node, incarnation } = dead;
-        bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, last, notice: Notice::default() });
+        bench.manager.send_control(
+            COORDINATOR,
+            &Control::Ended { node, incarnation, flows, last, notice: Notice::default() },
+        );
         let Bench { manager, coordinator, now, .. } = &mut bench;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         bench.coordinator.handle_records(bench.now);
-        assert_eq!(bench.coordinator.failovers().map(|failover| failover.had).collect::<Vec<_>>(), [had], "{flows:?} {last:?}");
+        assert_eq!(
+            bench.coordinator.failovers().map(|failover| failover.had).collect::<Vec<_>>(),
+            [had],
+            "{flows:?} {last:?}"
+        );
     }
 }
 
@@ -581,7 +686,13 @@ fn lost_flows_are_counted_as_the_switch_knew_them() {
     let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
     bench.runtimes.retain(|(there, _, _)| *there != a);
     let Peer { node, incarnation } = a;
-    let ended = Control::Ended { node, incarnation, flows: Some(20), last: None, notice: Notice::default() };
+    let ended = Control::Ended {
+        node,
+        incarnation,
+        flows: Some(20),
+        last: None,
+        notice: Notice::default(),
+    };
     bench.manager.send_control(COORDINATOR, &ended);
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
@@ -589,7 +700,14 @@ fn lost_flows_are_counted_as_the_switch_knew_them() {
     for (by, flows, broken) in [(b, 9, 2), (c, 6, 0)] {
         bench.tell(by, &Control::Recovered { node, incarnation, flows, broken });
     }
-    let failover = |bench: &Bench| bench.coordinator.failovers().find(|failover| failover.dead == a).cloned().expect("it failed");
+    let failover = |bench: &Bench| {
+        bench
+            .coordinator
+            .failovers()
+            .find(|failover| failover.dead == a)
+            .cloned()
+            .expect("it failed")
+    };
     assert_eq!((failover(&bench).flows, failover(&bench).lost(1)), (15, 5));
     for flows in [4, 9] {
         bench.switch.send_control(COORDINATOR, &Control::Unclaimed { node, incarnation, flows });

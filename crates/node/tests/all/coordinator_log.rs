@@ -3,8 +3,12 @@
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, LogError, Record};
-use holdfast_node::message::{Control, MemberState, Notice, Order, Ordered, PoolId, Report, kind, numbered};
+use holdfast_node::coordinator::{
+    ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, LogError, Record,
+};
+use holdfast_node::message::{
+    Control, MemberState, Notice, Order, Ordered, PoolId, Report, kind, numbered,
+};
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
 use holdfast_wire::selector::Selector;
@@ -56,7 +60,10 @@ impl Runtime {
                 }
             }
             Control::Recover { node, incarnation } => {
-                assert!(self.recovered.insert(Peer { node, incarnation }), "asked twice to recover {node}.{incarnation}");
+                assert!(
+                    self.recovered.insert(Peer { node, incarnation }),
+                    "asked twice to recover {node}.{incarnation}"
+                );
                 self.errands.push(Control::Recovered { node, incarnation, flows: 1, broken: 0 });
             }
             Control::SpareBlocks { pool } => {
@@ -67,11 +74,15 @@ impl Runtime {
                 self.errands.push(Control::Spared { pool, blocks: spare, last: true });
             }
             Control::Account { handled } => {
-                assert!(self.errands.resume(handled), "the coordinator has forgotten what it had promised to remember");
+                assert!(
+                    self.errands.resume(handled),
+                    "the coordinator has forgotten what it had promised to remember"
+                );
                 self.fabric.send_control(COORDINATOR, &Control::Hello { layouts: vec![] });
                 let blocks = self.blocks.iter().copied().collect();
                 self.fabric.send_control(COORDINATOR, &Control::Holds { pool: POOL, blocks });
-                self.fabric.send_control(COORDINATOR, &Control::Accounted { handled: self.handled });
+                self.fabric
+                    .send_control(COORDINATOR, &Control::Accounted { handled: self.handled });
             }
             Control::Settled { handled } => self.errands.settle(handled),
             Control::Migrate { request, .. } => self.moves.push(request),
@@ -181,7 +192,8 @@ impl Host {
         let bytes = self.disk.iter().map(|record| record.bytes.as_slice());
         self.coordinator = Some(match self.disk.is_empty() {
             true => Coordinator::new(config(self.life), self.now),
-            false => Coordinator::restore(config(self.life), self.now, bytes).expect("its own log can be read"),
+            false => Coordinator::restore(config(self.life), self.now, bytes)
+                .expect("its own log can be read"),
         });
         self.manager.set_peer(Peer { node: COORDINATOR, incarnation: self.life });
     }
@@ -200,12 +212,20 @@ impl Host {
     }
 
     fn turn_manager(&mut self) {
-        let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+        let asked: Vec<Control> = self
+            .manager
+            .inbox
+            .records()
+            .filter_map(|(_, body)| Control::decode(body).ok())
+            .collect();
         self.manager.inbox.clear();
         for message in asked {
             match message {
                 Control::Start { node, incarnation } => {
-                    assert!(self.started.insert(incarnation), "incarnation {incarnation} was used twice");
+                    assert!(
+                        self.started.insert(incarnation),
+                        "incarnation {incarnation} was used twice"
+                    );
                     let peer = Peer { node, incarnation };
                     let mut fabric = Fabric::new(peer, FabricConfig::default());
                     fabric.send_control(COORDINATOR, &Control::Hello { layouts: vec![] });
@@ -228,7 +248,13 @@ impl Host {
                     for Peer { node, incarnation } in self.ended.clone() {
                         self.manager.send_control(
                             COORDINATOR,
-                            &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() },
+                            &Control::Ended {
+                                node,
+                                incarnation,
+                                flows: Some(0),
+                                last: None,
+                                notice: Notice::default(),
+                            },
                         );
                     }
                     let peers = self.runtimes.iter().map(|runtime| runtime.peer).collect();
@@ -241,7 +267,9 @@ impl Host {
 
     /// True if all runtimes run, and every failure is over.
     fn is_well(&self) -> bool {
-        let is_over = |coordinator: &Coordinator| coordinator.failovers().all(|failover| failover.recovered_at.is_some());
+        let is_over = |coordinator: &Coordinator| {
+            coordinator.failovers().all(|failover| failover.recovered_at.is_some())
+        };
         self.runtimes.len() == 3 && self.coordinator.as_ref().is_some_and(is_over)
     }
 
@@ -252,10 +280,18 @@ impl Host {
     fn end_by(&mut self, peer: Peer, notice: Notice) {
         self.runtimes.retain(|runtime| runtime.peer != peer);
         self.ended.push(peer);
-        let heirs = self.runtimes.iter().filter(|runtime| runtime.members.contains(&peer)).map(|runtime| runtime.peer).collect();
+        let heirs = self
+            .runtimes
+            .iter()
+            .filter(|runtime| runtime.members.contains(&peer))
+            .map(|runtime| runtime.peer)
+            .collect();
         self.heirs.insert(peer, heirs);
         let Peer { node, incarnation } = peer;
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), last: None, notice });
+        self.manager.send_control(
+            COORDINATOR,
+            &Control::Ended { node, incarnation, flows: Some(0), last: None, notice },
+        );
     }
 
     /// Every process takes one turn; its messages arrive.
@@ -273,18 +309,29 @@ impl Host {
         }
         for (to, block) in granted {
             let has = |runtime: &&Runtime| runtime.peer != to && runtime.blocks.contains(&block);
-            assert!(!self.runtimes.iter().any(|runtime| has(&runtime)), "block {block} was granted to {to:?} and is another's");
-            let Some(before) = self.owners.insert(block, to).filter(|before| *before != to) else { continue };
+            assert!(
+                !self.runtimes.iter().any(|runtime| has(&runtime)),
+                "block {block} was granted to {to:?} and is another's"
+            );
+            let Some(before) = self.owners.insert(block, to).filter(|before| *before != to) else {
+                continue;
+            };
             let Some(heirs) = self.heirs.get(&before) else { continue };
             // The dead runtime's block rests until every runtime that was there has
             // reported.
             for heir in self.runtimes.iter().filter(|runtime| heirs.contains(&runtime.peer)) {
-                assert!(heir.recovered.contains(&before), "block {block} is granted before {:?} has recovered", heir.peer);
+                assert!(
+                    heir.recovered.contains(&before),
+                    "block {block} is granted before {:?} has recovered",
+                    heir.peer
+                );
             }
         }
         self.owners.retain(|block, owner| {
             // A living runtime may have given the block back.
-            self.runtimes.iter().all(|runtime| runtime.peer != *owner || runtime.blocks.contains(block))
+            self.runtimes
+                .iter()
+                .all(|runtime| runtime.peer != *owner || runtime.blocks.contains(block))
         });
         let reports: Vec<usize> = (0..self.runtimes.len()).collect();
         for at in reports {
@@ -295,7 +342,8 @@ impl Host {
         }
         let Some(coordinator) = &mut self.coordinator else { return };
         let now = self.now;
-        let fabrics = self.runtimes.iter_mut().map(|runtime| &mut runtime.fabric).chain([&mut self.manager]);
+        let fabrics =
+            self.runtimes.iter_mut().map(|runtime| &mut runtime.fabric).chain([&mut self.manager]);
         for fabric in fabrics {
             fabric.poll_transmit(now, |frame| {
                 coordinator.handle_frame(frame, now);
@@ -391,8 +439,9 @@ fn a_log_that_cannot_be_right_is_refused() {
     }
     let log: Vec<Vec<u8>> = host.disk.iter().map(|record| record.bytes.clone()).collect();
     assert!(log.len() > 6, "there is something to damage");
-    let restore =
-        |log: &[Vec<u8>], config: CoordinatorConfig| Coordinator::restore(config, 1, log.iter().map(Vec::as_slice)).err();
+    let restore = |log: &[Vec<u8>], config: CoordinatorConfig| {
+        Coordinator::restore(config, 1, log.iter().map(Vec::as_slice)).err()
+    };
     assert_eq!(restore(&log, config(2)), None);
     for at in 0..log.len() {
         for byte in 0..log[at].len() {
@@ -412,7 +461,11 @@ fn a_log_that_cannot_be_right_is_refused() {
     let other = CoordinatorConfig { pools: vec![(POOL, 5 * 256)], ..config(2) };
     assert_eq!(restore(&log, other), Some(LogError::OtherConfiguration));
     let next = Coordinator::next_incarnation(log.iter().map(Vec::as_slice));
-    assert_eq!(next, Ok(host.started.last().map_or(0, |last| last + 1)), "none that was used is used by a box that begins anew");
+    assert_eq!(
+        next,
+        Ok(host.started.last().map_or(0, |last| last + 1)),
+        "none that was used is used by a box that begins anew"
+    );
 }
 
 /// Ten thousand requests arrive, and the log has not grown with them.
@@ -449,12 +502,16 @@ fn an_errand_that_overtakes_the_account_hides_none_before_it() {
     }
     let free = (0..BLOCKS).find(|block| !host.owners.contains_key(block)).expect("a block is left");
     host.coordinator = None;
-    host.runtimes[0].errands.push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 7, 1)] });
+    host.runtimes[0]
+        .errands
+        .push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 7, 1)] });
     host.turn();
     host.begin_again();
     let coordinator = Peer { node: COORDINATOR, incarnation: host.life };
     host.runtimes[0].fabric.set_peer(coordinator);
-    host.runtimes[0].errands.push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 8, 2)] });
+    host.runtimes[0]
+        .errands
+        .push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 8, 2)] });
     host.turn_runtimes();
     for _ in 0..50 {
         host.turn();
@@ -504,7 +561,8 @@ fn a_drain_goes_on_in_the_next_life() {
     }
     let peer = host.runtimes[1].peer;
     let now = host.now;
-    let order = |host: &mut Host, order| host.coordinator.as_mut().expect("it lives").order(&order, now);
+    let order =
+        |host: &mut Host, order| host.coordinator.as_mut().expect("it lives").order(&order, now);
     assert_eq!(order(&mut host, Order::Drain { node: peer.node, force: false }), Ok(0));
     host.die_after_writing();
     assert_eq!(host.member(peer.node), (MemberState::Leaving, true));
@@ -524,7 +582,10 @@ fn a_drain_goes_on_in_the_next_life() {
         }
         host.turn();
     }
-    assert!(is_to_end(&host) && host.runtimes.iter().any(|runtime| runtime.peer == peer), "decided, and not asked for");
+    assert!(
+        is_to_end(&host) && host.runtimes.iter().any(|runtime| runtime.peer == peer),
+        "decided, and not asked for"
+    );
     host.die_after_writing();
     for _ in 0..50 {
         host.turn();
@@ -535,7 +596,11 @@ fn a_drain_goes_on_in_the_next_life() {
         for _ in 0..200 {
             host.turn();
         }
-        assert_eq!((host.member(peer.node), host.runtimes.len()), ((MemberState::Failed, true), 2), "it stays out of service");
+        assert_eq!(
+            (host.member(peer.node), host.runtimes.len()),
+            ((MemberState::Failed, true), 2),
+            "it stays out of service"
+        );
     }
     assert_eq!(order(&mut host, Order::Restore(peer.node)), Ok(0));
     host.die_after_writing();
@@ -551,7 +616,10 @@ fn a_drain_goes_on_in_the_next_life() {
 #[test]
 fn the_rules_in_force_outlive_it() {
     let rules = |chains: &[u16]| -> Vec<Rule> {
-        chains.iter().map(|chain| Rule { selector: Selector::any(), chain: *chain, cluster: 0 }).collect()
+        chains
+            .iter()
+            .map(|chain| Rule { selector: Selector::any(), chain: *chain, cluster: 0 })
+            .collect()
     };
     let initial = |life| CoordinatorConfig { rules: rules(&[0]), ..config(life) };
     let mut coordinator = Coordinator::new(initial(1), 1);
@@ -562,7 +630,8 @@ fn the_rules_in_force_outlive_it() {
     }
     drop(coordinator);
     let bytes = log.iter().map(|record| record.bytes.as_slice());
-    let mut coordinator = Coordinator::restore(initial(2), 2, bytes).expect("its own log can be read");
+    let mut coordinator =
+        Coordinator::restore(initial(2), 2, bytes).expect("its own log can be read");
     assert_eq!((coordinator.rules().version(), coordinator.rules().rules()), (3, &rules(&[3])[..]));
     let mut switch = Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
     switch.set_peer(Peer { node: COORDINATOR, incarnation: 2 });
@@ -579,7 +648,8 @@ fn the_rules_in_force_outlive_it() {
         true
     });
     let told = switch.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
-    let told: Vec<Control> = told.filter(|message| matches!(message, Control::Rules { .. })).collect();
+    let told: Vec<Control> =
+        told.filter(|message| matches!(message, Control::Rules { .. })).collect();
     assert_eq!(told, [Control::Rules { version: 3, part: 0, parts: 1, rules: rules(&[3]) }]);
 }
 
@@ -606,7 +676,10 @@ fn how_a_failure_was_seen_is_remembered() {
     host.end_by(dead, Notice::new("killed by signal 9", 7));
     host.turn();
     let before = settle(&mut host);
-    assert_eq!(before.iter().map(|failover| failover.notice.cause.as_str()).collect::<Vec<_>>(), ["killed by signal 9"]);
+    assert_eq!(
+        before.iter().map(|failover| failover.notice.cause.as_str()).collect::<Vec<_>>(),
+        ["killed by signal 9"]
+    );
     host.ended.clear();
     host.coordinator = None;
     host.begin_again();
@@ -637,7 +710,8 @@ fn who_is_gone_is_said_before_that_it_is_over() {
     host.turn();
     settle(&mut host);
     let records = host.disk.iter().map(|record| record.bytes.as_slice());
-    let mut coordinator = Coordinator::restore(config(9), host.now, records).expect("its own log can be read");
+    let mut coordinator =
+        Coordinator::restore(config(9), host.now, records).expect("its own log can be read");
     let (switch, now) = (Peer { node: SWITCH, incarnation: 1 }, host.now);
     let mut heard = Fabric::new(switch, FabricConfig::default());
     heard.set_peer(Peer { node: COORDINATOR, incarnation: 9 });
@@ -648,13 +722,15 @@ fn who_is_gone_is_said_before_that_it_is_over() {
         let _ = heard.handle_frame(frame, now);
         true
     });
-    let told: Vec<Control> = heard.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+    let told: Vec<Control> =
+        heard.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
     let is_gone = |message: &Control| match message {
         Control::View { members, .. } => members.iter().all(|member| member.peer() != dead),
         _ => false,
     };
-    let is_over =
-        |message: &Control| *message == Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over: true };
+    let is_over = |message: &Control| {
+        *message == Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over: true }
+    };
     let (gone, over) = (told.iter().position(is_gone), told.iter().position(is_over));
     assert!(gone.is_some() && gone < over, "{told:?}");
 }

@@ -2,7 +2,9 @@
 
 use crate::spot::{SECOND, Spot, bound, datagram, frames_of, is_released, view_of};
 use holdfast_nf::shared::{Lease, Pool};
-use holdfast_nf::{ConfigError, Context, DropReason, Function, Leased, NetworkFunction, Open, Opening, Verdict};
+use holdfast_nf::{
+    ConfigError, Context, DropReason, Function, Leased, NetworkFunction, Open, Opening, Verdict,
+};
 use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Ended, kind};
@@ -54,7 +56,13 @@ impl NetworkFunction for Leaser {
         }
     }
 
-    fn process(&self, _: &mut Packet, _: &mut Borrower, _: &mut Numbers, _: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        _: &mut Packet,
+        _: &mut Borrower,
+        _: &mut Numbers,
+        _: &mut Context,
+    ) -> Verdict {
         Verdict::Forward
     }
 }
@@ -78,15 +86,23 @@ impl Pair {
     }
 
     /// Two runtimes that have this function under this protection.
-    pub(crate) fn of(function: impl Fn() -> Box<dyn Function>, protection: impl Fn() -> Box<dyn Protection>) -> Pair {
+    pub(crate) fn of(
+        function: impl Fn() -> Box<dyn Function>,
+        protection: impl Fn() -> Box<dyn Protection>,
+    ) -> Pair {
         let mut spots = PEERS.map(|me| Spot::new(me, vec![function()], protection(), 8, 128));
         for spot in &mut spots {
-            [COORDINATOR, SWITCH].into_iter().for_each(|node| spot.meet(Peer { node, incarnation: 1 }, SECOND));
+            [COORDINATOR, SWITCH]
+                .into_iter()
+                .for_each(|node| spot.meet(Peer { node, incarnation: 1 }, SECOND));
         }
-        let mut switch = Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
+        let mut switch =
+            Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
         PEERS.into_iter().for_each(|peer| switch.set_peer(peer));
-        let mut pair = Pair { spots, switch, now: SECOND, between: 0, left: (0, 0), released: Vec::new() };
-        let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+        let mut pair =
+            Pair { spots, switch, now: SECOND, between: 0, left: (0, 0), released: Vec::new() };
+        let mut coordinator =
+            Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         for (at, peer) in PEERS.into_iter().enumerate() {
             coordinator.set_peer(peer);
             coordinator.send_control(peer.node, &view_of(PEERS));
@@ -105,7 +121,11 @@ impl Pair {
         for _ in 0..8 {
             let mut sent = self.spots[at].turn(&frames, self.now);
             at = 1 - at;
-            frames = sent.extract_if(.., |frame| frame.first_chunk().and_then(node_of) == Some(PEERS[at].node)).collect();
+            frames = sent
+                .extract_if(.., |frame| {
+                    frame.first_chunk().and_then(node_of) == Some(PEERS[at].node)
+                })
+                .collect();
             self.between += frames.len();
             for frame in sent.iter().filter(|frame| is_released(frame)) {
                 self.left.0 += 1;

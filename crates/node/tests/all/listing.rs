@@ -23,7 +23,11 @@ fn open(spot: &mut Spot, numbers: impl IntoIterator<Item = u32>, now: u64) {
     let numbers: Vec<u32> = numbers.into_iter().collect();
     for burst in numbers.chunks(128) {
         let frame = |number: &u32| {
-            let datagram = datagram_from(2 + (number >> 16) as u8, *number as u16, u8::from(number & 0x8000 != 0));
+            let datagram = datagram_from(
+                2 + (number >> 16) as u8,
+                *number as u16,
+                u8::from(number & 0x8000 != 0),
+            );
             spot.packet(&datagram, (now, 1, Flags::NEW))
         };
         let frames: Vec<_> = burst.iter().map(frame).collect();
@@ -74,8 +78,12 @@ fn a_turn_does_little_however_many_ask_for_however_much() {
             open -= usize::from(head.is_last);
         }
         bench.manager.inbox.clear();
-        assert!(flows <= FLOWS_PER_TURN && slots <= SLOTS_PER_TURN, "{flows} flows and {slots} slots in a turn");
-        let is_due = bench.spot.runtime.poll_timeout().is_some_and(|due| due <= bench.stamp + 1_000_000);
+        assert!(
+            flows <= FLOWS_PER_TURN && slots <= SLOTS_PER_TURN,
+            "{flows} flows and {slots} slots in a turn"
+        );
+        let is_due =
+            bench.spot.runtime.poll_timeout().is_some_and(|due| due <= bench.stamp + 1_000_000);
         assert!(is_due || open == 0, "the next turn is due soon as long as somebody waits");
     }
     assert_eq!(listed.remove(&0), Some(0), "there is no TCP");
@@ -94,9 +102,16 @@ fn an_answer_ends_before_a_large_table_does() {
     open(&mut all.spots[0], 0..FLOWS, now);
     assert_eq!(all.spots[0].flows(), FLOWS as usize);
     let first = all.piece(10, "tcp", None);
-    assert_eq!(first, FlowPage { bytes: Vec::new(), next: Some(Place { peer: FIRST, lane: 0, slot: 1 << 16 }) });
+    assert_eq!(
+        first,
+        FlowPage { bytes: Vec::new(), next: Some(Place { peer: FIRST, lane: 0, slot: 1 << 16 }) }
+    );
     let second = all.piece(10, "tcp", first.next);
-    assert_eq!(second.next.map(|place| place.peer), Some(OTHER), "all of the first one's have been looked at");
+    assert_eq!(
+        second.next.map(|place| place.peer),
+        Some(OTHER),
+        "all of the first one's have been looked at"
+    );
     assert_eq!(all.piece(10, "tcp", second.next), FlowPage::default());
 }
 
@@ -113,7 +128,9 @@ impl Host {
         let config = FabricConfig::default;
         let manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, config());
         let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, config());
-        let spots = [FIRST, OTHER].map(|me| Spot::new(me, vec![accepting::<Closing>()], Plan::NONE.build(), flows, 512)).into();
+        let spots = [FIRST, OTHER]
+            .map(|me| Spot::new(me, vec![accepting::<Closing>()], Plan::NONE.build(), flows, 512))
+            .into();
         let mut all = Host { manager, coordinator, spots, now: SECOND };
         all.coordinator.set_peer(Peer { node: MANAGER, incarnation: 1 });
         for Peer { node, incarnation } in [FIRST, OTHER] {
@@ -133,7 +150,10 @@ impl Host {
     /// Every process takes its next turn.
     fn turn(&mut self) {
         let now = self.now;
-        for frame in frames_of(&mut self.coordinator, now).iter().filter(|frame| frame[..6] == mac_of(MANAGER)) {
+        for frame in frames_of(&mut self.coordinator, now)
+            .iter()
+            .filter(|frame| frame[..6] == mac_of(MANAGER))
+        {
             self.manager.fabric().handle_frame(frame, now).unwrap();
         }
         let frames = frames_of(self.manager.fabric(), now);
@@ -141,7 +161,8 @@ impl Host {
             self.coordinator.handle_frame(frame, now).unwrap();
         }
         for spot in &mut self.spots {
-            let own: Vec<_> = frames.iter().filter(|frame| frame[..6] == mac_of(spot.me.node)).cloned().collect();
+            let own: Vec<_> =
+                frames.iter().filter(|frame| frame[..6] == mac_of(spot.me.node)).cloned().collect();
             for frame in spot.turn(&own, now).iter().filter(|frame| frame[..6] == mac_of(MANAGER)) {
                 // Frames from an earlier incarnation are refused.
                 let _ = self.manager.fabric().handle_frame(frame, now);
@@ -215,7 +236,10 @@ fn a_list_goes_on_behind_a_runtime_that_has_ended() {
         open(spot, 1..=100, now);
     }
     let first = all.piece(10, "", None);
-    assert_eq!((first.flows().unwrap().len(), first.next.map(|place| place.peer)), (10, Some(FIRST)));
+    assert_eq!(
+        (first.flows().unwrap().len(), first.next.map(|place| place.peer)),
+        (10, Some(FIRST))
+    );
     let request = all.manager.request_flows(50, "", first.next);
     all.manager.handle_ended(FIRST, Some(100));
     let broken = all.manager.take_flows(request).expect("nobody else answers");

@@ -5,7 +5,9 @@ use holdfast_nf::{Context, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::MemberState::{Failed, Running};
-use holdfast_node::message::{Claim, ClaimFlag, Control, Grant, Member, MemberState, RouteInfo, kind, numbered};
+use holdfast_node::message::{
+    Claim, ClaimFlag, Control, Grant, Member, MemberState, RouteInfo, kind, numbered,
+};
 use holdfast_protection::flows::Life;
 use holdfast_protection::{Epoch, Peer, Plan};
 use holdfast_wire::nsh::{Flags, index};
@@ -91,8 +93,10 @@ impl Host {
         host.coordinator.send_control(SOURCE.node, &order);
         host.carry(Vec::new());
         let moves = host.take(kind::MOVE);
-        let number =
-            moves.first().and_then(|body| body.first_chunk::<4>()).expect("the switch is asked to lead the route to the target");
+        let number = moves
+            .first()
+            .and_then(|body| body.first_chunk::<4>())
+            .expect("the switch is asked to lead the route to the target");
         host.batch = u32::from_be_bytes(*number);
         assert_eq!(host.life(), Some(Life::Arriving));
         host
@@ -104,7 +108,13 @@ impl Host {
 
     /// Shows a view with these members, each with its host.
     fn show_all(&mut self, version: u64, members: &[(Peer, MemberState, u16)]) {
-        let member = |&(Peer { node, incarnation }, state, host)| Member { node, incarnation, state, cluster: 0, host };
+        let member = |&(Peer { node, incarnation }, state, host)| Member {
+            node,
+            incarnation,
+            state,
+            cluster: 0,
+            host,
+        };
         let view = Control::View { version, members: members.iter().map(member).collect() };
         for peer in [TARGET, SOURCE] {
             self.coordinator.set_peer(peer);
@@ -150,7 +160,12 @@ impl Host {
         let told = self.take(kind::ROUTES);
         let of_target = |body: &Vec<u8>| {
             let infos = <[RouteInfo]>::ref_from_bytes(&body[13..]).expect("routes");
-            infos.iter().filter(|info| info.node.get() == TARGET.node && info.claim.epoch().get() == EPOCH + 1).count()
+            infos
+                .iter()
+                .filter(|info| {
+                    info.node.get() == TARGET.node && info.claim.epoch().get() == EPOCH + 1
+                })
+                .count()
         };
         (told.iter().map(of_target).sum(), told.iter().any(|body| body[0] == 1))
     }
@@ -161,9 +176,11 @@ impl Host {
             self.now += 1000;
             let now = self.now;
             let fabrics = [&mut self.switch, &mut self.coordinator, &mut self.other];
-            let mut sent: Vec<_> = fabrics.into_iter().flat_map(|fabric| frames_of(fabric, now)).collect();
+            let mut sent: Vec<_> =
+                fabrics.into_iter().flat_map(|fabric| frames_of(fabric, now)).collect();
             for at in [TARGET, SOURCE] {
-                let here: Vec<_> = frames.extract_if(.., |(to, _)| *to == at).map(|(_, frame)| frame).collect();
+                let here: Vec<_> =
+                    frames.extract_if(.., |(to, _)| *to == at).map(|(_, frame)| frame).collect();
                 let spot = if at == TARGET { Some(&mut self.target) } else { self.source.as_mut() };
                 sent.extend(spot.into_iter().flat_map(|spot| spot.turn(&here, now)));
             }
@@ -171,7 +188,10 @@ impl Host {
                 frames.extend(self.withheld.drain(..).map(|frame| (TARGET, frame)));
             }
             for frame in sent {
-                if self.is_cut && frame[..6] == mac_of(TARGET.node) && frame[6..12] == mac_of(SOURCE.node) {
+                if self.is_cut
+                    && frame[..6] == mac_of(TARGET.node)
+                    && frame[6..12] == mac_of(SOURCE.node)
+                {
                     self.withheld.push(frame);
                     continue;
                 }
@@ -221,15 +241,18 @@ impl Host {
 
     /// The target's numbered messages to the coordinator.
     fn errands(&mut self) -> Vec<Control> {
-        let records = self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
-        let errands = records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
+        let records =
+            self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
+        let errands =
+            records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
         self.coordinator.inbox.clear();
         errands
     }
 
     /// Numbers of flows that the target says it has recovered.
     fn recovered(&mut self) -> Vec<u64> {
-        let flows = |errand| if let Control::Recovered { flows, .. } = errand { Some(flows) } else { None };
+        let flows =
+            |errand| if let Control::Recovered { flows, .. } = errand { Some(flows) } else { None };
         self.errands().into_iter().filter_map(flows).collect()
     }
 
@@ -240,7 +263,8 @@ impl Host {
         self.now += 2 * SECOND;
         self.carry(Vec::new());
         let of_source = |peer: &Peer| peer.node == SOURCE.node;
-        let reports = self.coordinator.inbox.records().filter(|(record, _)| of_source(&record.from));
+        let reports =
+            self.coordinator.inbox.records().filter(|(record, _)| of_source(&record.from));
         let reports = reports.filter_map(|(_, body)| match Control::decode(body).ok()? {
             Control::Report(report) => Some((report.flows, report.departed)),
             _ => None,
@@ -252,7 +276,11 @@ impl Host {
 
     /// The flow's role at the target.
     fn life(&self) -> Option<Life> {
-        self.target.runtime.flows(0).and_then(|flows| flows.iter().next()).map(|(_, header)| header.life())
+        self.target
+            .runtime
+            .flows(0)
+            .and_then(|flows| flows.iter().next())
+            .map(|(_, header)| header.life())
     }
 }
 
@@ -331,7 +359,10 @@ fn a_flow_that_arrives_behind_the_telling_is_told() {
     let mut host = Host::moving(true);
     host.is_cut = true;
     host.lead();
-    assert!(!host.withheld.is_empty() && host.life() == Some(Life::Arriving), "the flow is under way");
+    assert!(
+        !host.withheld.is_empty() && host.life() == Some(Life::Arriving),
+        "the flow is under way"
+    );
     host.next_switch();
     assert_eq!(host.tell(TARGET), (0, false), "a flow that only the dead switch knew of may come");
     host.is_cut = false;
@@ -366,8 +397,10 @@ fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
         host.show_all(2, &[(TARGET, Running, 0), (SOURCE, Running, 1), (OTHER, Running, 1)]);
         let flows = host.target.runtime.flows(0).expect("a lane");
         let (_, header) = flows.iter().next().expect("a copy");
-        let claim = Claim::new(header.key, header.reply, Epoch::new(EPOCH + 1), 0).with(ClaimFlag::NeedsEarlier, needs_earlier);
-        let body = [7u32.to_be_bytes().as_slice(), &flows.layout().to_be_bytes(), claim.as_bytes()].concat();
+        let claim = Claim::new(header.key, header.reply, Epoch::new(EPOCH + 1), 0)
+            .with(ClaimFlag::NeedsEarlier, needs_earlier);
+        let body = [7u32.to_be_bytes().as_slice(), &flows.layout().to_be_bytes(), claim.as_bytes()]
+            .concat();
         host.other.set_peer(TARGET);
         host.other.send(TARGET.node, kind::PREPARE, &body).expect("there is room");
         host.carry(Vec::new());
@@ -414,7 +447,14 @@ fn what_waits_for_a_sweep_is_told() {
     let (number, _) = host.claim().expect("the copy is claimed");
     told.extend(host.errands());
     let switch = host.switch.me().incarnation;
-    assert_eq!(told, [Control::Waits { node, incarnation, switches: vec![Peer { node: SWITCH, incarnation: switch }] }]);
+    assert_eq!(
+        told,
+        [Control::Waits {
+            node,
+            incarnation,
+            switches: vec![Peer { node: SWITCH, incarnation: switch }]
+        }]
+    );
     host.answer(number, Grant::Given { epoch: Epoch::new(EPOCH + 9), logged: 0 });
     assert_eq!((host.life(), host.recovered()), (Some(Life::Owned), vec![1]));
 }
@@ -456,7 +496,13 @@ fn who_is_asked_again_has_heard_that_they_do_not_come() {
         host.carry(Vec::new());
     }
     let of_move = |kind: u8| matches!(kind, kind::PREPARE | kind::CANCEL);
-    let kinds: Vec<u8> = host.other.inbox.records().map(|(record, _)| record.kind).filter(|kind| of_move(*kind)).collect();
+    let kinds: Vec<u8> = host
+        .other
+        .inbox
+        .records()
+        .map(|(record, _)| record.kind)
+        .filter(|kind| of_move(*kind))
+        .collect();
     assert!(kinds.len() > 4 && kinds[0] == kind::PREPARE, "{kinds:?}");
     for pair in kinds.windows(2) {
         assert_ne!(pair, [kind::PREPARE; 2], "{kinds:?}");
@@ -469,24 +515,33 @@ fn who_is_asked_again_has_heard_that_they_do_not_come() {
 fn a_turn_sends_few_flows() {
     const FLOWS: usize = 400;
     const MOST: usize = 64;
-    let mut source = Spot::new(SOURCE, vec![accepting::<Counter>()], Plan::NONE.build(), 1024, 1024);
+    let mut source =
+        Spot::new(SOURCE, vec![accepting::<Counter>()], Plan::NONE.build(), 1024, 1024);
     let fabric = |peer| Fabric::new(peer, FabricConfig::default());
     let first_life = |node| fabric(Peer { node, incarnation: 1 });
-    let (mut target, mut switch, mut coordinator) = (fabric(TARGET), first_life(SWITCH), first_life(COORDINATOR));
+    let (mut target, mut switch, mut coordinator) =
+        (fabric(TARGET), first_life(SWITCH), first_life(COORDINATOR));
     for fabric in [&mut target, &mut switch, &mut coordinator] {
         fabric.set_peer(SOURCE);
     }
     coordinator.send_control(SOURCE.node, &view_of([TARGET, SOURCE]));
     let mut now = SECOND;
-    let mut frames: Vec<Vec<u8>> =
-        (1..=FLOWS as u16).map(|port| source.packet(&datagram(port, 0), (now, EPOCH, Flags::NEW))).collect();
-    let (mut sent, mut arrived, mut turns, mut most) = (std::collections::BTreeMap::<u32, u32>::new(), 0, 0, 0);
+    let mut frames: Vec<Vec<u8>> = (1..=FLOWS as u16)
+        .map(|port| source.packet(&datagram(port, 0), (now, EPOCH, Flags::NEW)))
+        .collect();
+    let (mut sent, mut arrived, mut turns, mut most) =
+        (std::collections::BTreeMap::<u32, u32>::new(), 0, 0, 0);
     while arrived < FLOWS {
         turns += 1;
         assert!(turns < 1_000, "{arrived} flows have come");
         if turns == 3 {
             let targets = vec![(TARGET.node, TARGET.incarnation)];
-            let order = Control::Migrate { request: 1, targets, limit: u64::MAX, selector: "any".to_owned() };
+            let order = Control::Migrate {
+                request: 1,
+                targets,
+                limit: u64::MAX,
+                selector: "any".to_owned(),
+            };
             coordinator.send_control(SOURCE.node, &order);
         }
         now += 1_000_000;
@@ -496,7 +551,9 @@ fn a_turn_sends_few_flows() {
         let out = source.turn(&core::mem::take(&mut frames), now);
         for frame in out {
             let node = frame[..6].try_into().ok().and_then(|mac| node_of(&mac));
-            let to = [&mut target, &mut switch, &mut coordinator].into_iter().find(|fabric| Some(fabric.me().node) == node);
+            let to = [&mut target, &mut switch, &mut coordinator]
+                .into_iter()
+                .find(|fabric| Some(fabric.me().node) == node);
             // Packets of the flows do not have a node's address.
             let _ = to.map(|fabric| fabric.handle_frame(&frame, now));
         }
@@ -504,7 +561,8 @@ fn a_turn_sends_few_flows() {
         let claims = |body: &[u8], before: usize| (body.len() - before) / size_of::<Claim>();
         let mut here = 0;
         let records = |fabric: &mut Fabric| -> Vec<(u8, Vec<u8>)> {
-            let records = fabric.inbox.records().map(|(record, body)| (record.kind, body.to_vec())).collect();
+            let records =
+                fabric.inbox.records().map(|(record, body)| (record.kind, body.to_vec())).collect();
             fabric.inbox.clear();
             records
         };
@@ -525,10 +583,19 @@ fn a_turn_sends_few_flows() {
         arrived += here;
         most = most.max(here);
         for (number, bits) in core::mem::take(&mut sent) {
-            target.send(SOURCE.node, kind::ARRIVED, &[number.to_be_bytes(), bits.to_be_bytes()].concat()).expect("there is room");
+            target
+                .send(
+                    SOURCE.node,
+                    kind::ARRIVED,
+                    &[number.to_be_bytes(), bits.to_be_bytes()].concat(),
+                )
+                .expect("there is room");
         }
-        for (_, body) in records(&mut switch).into_iter().filter(|(record, _)| *record == kind::MOVE) {
-            let epochs = (0..claims(&body, 10)).flat_map(|at| (EPOCH + 1 + at as u32).to_be_bytes());
+        for (_, body) in
+            records(&mut switch).into_iter().filter(|(record, _)| *record == kind::MOVE)
+        {
+            let epochs =
+                (0..claims(&body, 10)).flat_map(|at| (EPOCH + 1 + at as u32).to_be_bytes());
             let answer: Vec<u8> = body[..4].iter().copied().chain(epochs).collect();
             switch.send(SOURCE.node, kind::MOVED, &answer).expect("there is room");
             let meta = Meta { commit: number(&body), flags: Flags::OAM, ..Meta::default() };

@@ -84,7 +84,9 @@ fn a_flood_of_openings_leaves_what_stands_for_more() {
 fn those_go_first_that_stand_for_least() {
     let mut bench = bench(100);
     open(&mut bench, 1..41, Standing::Established);
-    for (at, standing) in (0..4).zip([Standing::Answered, Standing::Closing, Standing::Unreplied, Standing::HalfOpen]) {
+    for (at, standing) in
+        (0..4).zip([Standing::Answered, Standing::Closing, Standing::Unreplied, Standing::HalfOpen])
+    {
         open(&mut bench, 100 * (at + 1)..100 * (at + 1) + 10, standing);
     }
     bench.advance(SECOND);
@@ -96,11 +98,18 @@ fn those_go_first_that_stand_for_least() {
         assert_eq!(all(&bench), left);
     }
     open(&mut bench, 2000..2010, Standing::Established);
-    assert_eq!((all(&bench), bench.flows()), ([10, 0, 0, 0], 100), "packets of the answered ones have come lately");
+    assert_eq!(
+        (all(&bench), bench.flows()),
+        ([10, 0, 0, 0], 100),
+        "packets of the answered ones have come lately"
+    );
     bench.advance(7 * SECOND);
     assert_eq!((all(&bench), bench.flows()), ([0, 0, 0, 0], 90));
     open(&mut bench, 3000..3020, Standing::Established);
-    assert_eq!((bench.flows(), bench.spot.runtime.drops().get(DropReason::FlowTableFull)), (100, 10));
+    assert_eq!(
+        (bench.flows(), bench.spot.runtime.drops().get(DropReason::FlowTableFull)),
+        (100, 10)
+    );
     assert_eq!((there(&bench, 1..41), bench.spot.runtime.counts().forgotten), (40, 40));
 }
 
@@ -110,13 +119,17 @@ fn those_go_first_that_stand_for_least() {
 #[test]
 fn what_has_only_just_begun_stays() {
     const LATELY: u16 = 10;
-    for (flood, other) in [(Standing::Unreplied, Standing::HalfOpen), (Standing::HalfOpen, Standing::Unreplied)] {
+    for (flood, other) in
+        [(Standing::Unreplied, Standing::HalfOpen), (Standing::HalfOpen, Standing::Unreplied)]
+    {
         let mut bench = bench(400);
         open(&mut bench, 1..11, other);
         bench.advance(SECOND);
         for round in 0..40_u16 {
-            let flooded = (1000 + 20 * round..1020 + 20 * round).map(|flow| datagram(flow, flood as u8));
-            let frames: Vec<_> = [datagram(100 + round, other as u8)].into_iter().chain(flooded).collect();
+            let flooded =
+                (1000 + 20 * round..1020 + 20 * round).map(|flow| datagram(flow, flood as u8));
+            let frames: Vec<_> =
+                [datagram(100 + round, other as u8)].into_iter().chain(flooded).collect();
             bench.send(&frames);
             bench.advance(SECOND / 50);
             let lately = 100 + round.saturating_sub(LATELY)..101 + round;
@@ -134,21 +147,26 @@ fn what_has_only_just_begun_stays() {
 #[test]
 fn a_flood_of_flows_that_live_for_less_leaves_what_has_just_begun() {
     let mut bench = bench(400);
-    let ended: Vec<_> =
-        (1..4u8).map(|seconds| datagram(2000 + u16::from(seconds), Standing::Unreplied as u8 | seconds << 4)).collect();
+    let ended: Vec<_> = (1..4u8)
+        .map(|seconds| {
+            datagram(2000 + u16::from(seconds), Standing::Unreplied as u8 | seconds << 4)
+        })
+        .collect();
     bench.send(&ended);
     bench.advance(5 * SECOND);
     assert_eq!(bench.flows(), 0);
     let flows: Vec<u16> = (1..361).collect();
     flows.chunks(50).for_each(|burst| {
-        let frames: Vec<_> = burst.iter().map(|flow| datagram(*flow, Standing::Unreplied as u8)).collect();
+        let frames: Vec<_> =
+            burst.iter().map(|flow| datagram(*flow, Standing::Unreplied as u8)).collect();
         bench.send(&frames);
     });
     bench.advance(SECOND);
     for round in 0..40_u16 {
         bench.send(&[datagram(500 + round, Standing::HalfOpen as u8)]);
         bench.advance(SECOND / 50);
-        let flooded = (1000 + 20 * round..1020 + 20 * round).map(|flow| datagram(flow, Standing::Unreplied as u8 | BRIEF));
+        let flooded = (1000 + 20 * round..1020 + 20 * round)
+            .map(|flow| datagram(flow, Standing::Unreplied as u8 | BRIEF));
         bench.send(&flooded.collect::<Vec<_>>());
         bench.advance(SECOND / 50);
         let lately = 500 + round.saturating_sub(10)..501 + round;
@@ -281,7 +299,14 @@ impl Protection for Away {
         Some(self)
     }
 
-    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, out: &mut Outbox) {
+    fn commit(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        packet: Packet,
+        nondeterministic: bool,
+        out: &mut Outbox,
+    ) {
         self.base.commit(flows, slot, packet, nondeterministic, out);
     }
 
@@ -297,7 +322,14 @@ impl Protection for Away {
 
     fn set_peers(&mut self, _: &mut Flows, _: &[Peer], _: &[Peer], _: &mut Outbox) {}
 
-    fn handle_record(&mut self, _: &mut Flows, _: Peer, _: u8, _: &[u8], _: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_record(
+        &mut self,
+        _: &mut Flows,
+        _: Peer,
+        _: u8,
+        _: &[u8],
+        _: &mut Outbox,
+    ) -> Result<(), DropReason> {
         Err(DropReason::Malformed)
     }
 
@@ -326,7 +358,8 @@ impl Protection for Away {
 #[test]
 fn flows_whose_states_are_away_are_chosen_once() {
     let have_come = Arc::new(AtomicBool::new(false));
-    let protection = Away { base: Plan::NONE.build(), have_come: have_come.clone(), wanted: Vec::new() };
+    let protection =
+        Away { base: Plan::NONE.build(), have_come: have_come.clone(), wanted: Vec::new() };
     let mut bench = Bench::with(vec![accepting::<Told>()], Box::new(protection), 100);
     open(&mut bench, 1..96, Standing::HalfOpen);
     for _ in 0..20 {
@@ -337,11 +370,17 @@ fn flows_whose_states_are_away_are_chosen_once() {
     for _ in 0..2 {
         bench.advance(SECOND / 10);
     }
-    assert_eq!((bench.flows(), there(&bench, 1..6), bench.spot.runtime.counts().forgotten), (90, 0, 5));
+    assert_eq!(
+        (bench.flows(), there(&bench, 1..6), bench.spot.runtime.counts().forgotten),
+        (90, 0, 5)
+    );
     // Room is made as ever.
     open(&mut bench, 1000..1010, Standing::HalfOpen);
     bench.advance(SECOND / 10);
-    assert_eq!((bench.flows(), there(&bench, 6..16), bench.spot.runtime.counts().forgotten), (90, 0, 15));
+    assert_eq!(
+        (bench.flows(), there(&bench, 6..16), bench.spot.runtime.counts().forgotten),
+        (90, 0, 15)
+    );
     bench.assert_no_buffer_lost();
 }
 
@@ -350,7 +389,8 @@ fn flows_whose_states_are_away_are_chosen_once() {
 #[test]
 fn a_full_switch_is_not_given_others_for_those_that_wait() {
     let have_come = Arc::new(AtomicBool::new(false));
-    let protection = Away { base: Plan::NONE.build(), have_come: have_come.clone(), wanted: Vec::new() };
+    let protection =
+        Away { base: Plan::NONE.build(), have_come: have_come.clone(), wanted: Vec::new() };
     let mut bench = Bench::with(vec![accepting::<Told>()], Box::new(protection), 10_000);
     open(&mut bench, 1..201, Standing::HalfOpen);
     for _ in 0..5 {

@@ -41,8 +41,12 @@ impl PerPacket for Guard {
         if packet.tcp().is_some() {
             let key = FlowKey::of(packet).expect("a segment has a key");
             let is_set = match cx.direction() {
-                Direction::Forward => set_end(packet, Side::Destination, End { address: key.destination, port: OWN }),
-                Direction::Reverse => set_end(packet, Side::Source, End { address: key.source, port: KNOWN }),
+                Direction::Forward => {
+                    set_end(packet, Side::Destination, End { address: key.destination, port: OWN })
+                }
+                Direction::Reverse => {
+                    set_end(packet, Side::Source, End { address: key.source, port: KNOWN })
+                }
             };
             assert!(is_set);
         }
@@ -71,7 +75,10 @@ fn copy(pair: &Pair) -> ([u64; 2], u64) {
     let flows = pair.spots[1].runtime.flows(0).expect("a lane");
     let (slot, header) = flows.iter().next().expect("there is a copy");
     let block = flows.block(slot);
-    (header.packets(), u64::from_ne_bytes(block[block.len() - 8..].try_into().expect("eight bytes")))
+    (
+        header.packets(),
+        u64::from_ne_bytes(block[block.len() - 8..].try_into().expect("eight bytes")),
+    )
 }
 
 /// A flood of refused packets that change nothing costs no frame between runtimes,
@@ -106,17 +113,28 @@ const CLIENT: ([u8; 4], u16) = ([10, 0, 0, 2], 5);
 const SERVER: [u8; 4] = [192, 0, 2, 1];
 
 /// A segment with these numbers, whose data is an order.
-fn segment(is_reply: bool, flags: u8, (sequence, acknowledgement): (u32, u32), order: u8) -> Vec<u8> {
+fn segment(
+    is_reply: bool,
+    flags: u8,
+    (sequence, acknowledgement): (u32, u32),
+    order: u8,
+) -> Vec<u8> {
     let (client, server) = (CLIENT.1, if is_reply { OWN } else { KNOWN });
-    let (from, to, source, destination) =
-        if is_reply { (SERVER, CLIENT.0, server, client) } else { (CLIENT.0, SERVER, client, server) };
+    let (from, to, source, destination) = if is_reply {
+        (SERVER, CLIENT.0, server, client)
+    } else {
+        (CLIENT.0, SERVER, client, server)
+    };
     let l4 = Ethernet::LEN + build::Ipv4::LEN;
     let mut frame = vec![0; l4 + build::Tcp::LEN + 1];
     *frame.last_mut().expect("an order") = order;
-    let tcp = build::Tcp { sequence, acknowledgement, ..build::Tcp::new(source, destination, flags) };
+    let tcp =
+        build::Tcp { sequence, acknowledgement, ..build::Tcp::new(source, destination, flags) };
     tcp.write(&mut frame[l4..], &Ends::V4(from, to)).expect("it fits");
     build::Ipv4::new(from, to, proto::TCP).write(&mut frame[Ethernet::LEN..]).expect("it fits");
-    Ethernet { destination: [2; 6], source: [4; 6], ethertype: ETHERTYPE_IPV4 }.write(&mut frame).expect("it fits");
+    Ethernet { destination: [2; 6], source: [4; 6], ethertype: ETHERTYPE_IPV4 }
+        .write(&mut frame)
+        .expect("it fits");
     frame
 }
 
@@ -134,7 +152,12 @@ fn left(pair: &mut Pair) -> Vec<Leaving> {
         let tcp = *packet.tcp().expect("it is TCP");
         pool.put(packet);
         let numbers = (tcp.sequence.get(), tcp.acknowledgement.get());
-        (frame[18] & Flags::TURNED != 0, (tcp.source.get(), tcp.destination.get()), tcp.flags, numbers)
+        (
+            frame[18] & Flags::TURNED != 0,
+            (tcp.source.get(), tcp.destination.get()),
+            tcp.flags,
+            numbers,
+        )
     };
     let mut left: Vec<_> = pair.released.drain(..).map(&mut read).collect();
     left.sort_unstable();
@@ -147,7 +170,14 @@ fn left(pair: &mut Pair) -> Vec<Leaving> {
 /// refusal of a segment that opens no flow is told to its sender alone.
 #[test]
 fn both_ends_of_a_refused_connection_are_reset() {
-    for plan in [Plan::NONE, Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE, Plan::NFVACTOR_AUTO, SNAPSHOTS, Plan::REINFORCE] {
+    for plan in [
+        Plan::NONE,
+        Plan::NFVACTOR,
+        Plan::NFVACTOR_AT_SOURCE,
+        Plan::NFVACTOR_AUTO,
+        SNAPSHOTS,
+        Plan::REINFORCE,
+    ] {
         let name = plan.name();
         for note in [0, NOTED] {
             let mut pair = Pair::of(accepting::<Guard>, || plan.build());
@@ -156,7 +186,9 @@ fn both_ends_of_a_refused_connection_are_reset() {
             pair.send_frame(0, &segment(true, SYN | ACK, (90, 8), PASS), 5, 0);
             pair.advance(1);
             assert_eq!(left(&mut pair).len(), 2, "{name}");
-            for (is_reply, flags, numbers) in [(false, ACK, (8, 91)), (true, ACK, (91, 9)), (false, RST, (9, 0))] {
+            for (is_reply, flags, numbers) in
+                [(false, ACK, (8, 91)), (true, ACK, (91, 9)), (false, RST, (9, 0))]
+            {
                 pair.send_frame(0, &segment(is_reply, flags, numbers, REJECT | note), 5, 0);
                 pair.advance(1);
                 let (back, ahead) = match is_reply {
@@ -182,7 +214,8 @@ fn resets_to_receivers_are_so_many_a_second() {
     for _ in 0..1100 {
         pair.send_frame(0, &segment(false, ACK, (8, 91), REJECT), 5, 0);
     }
-    let (back, ahead): (Vec<Leaving>, Vec<Leaving>) = left(&mut pair).into_iter().partition(|(is_back, ..)| *is_back);
+    let (back, ahead): (Vec<Leaving>, Vec<Leaving>) =
+        left(&mut pair).into_iter().partition(|(is_back, ..)| *is_back);
     assert_eq!((back.len(), ahead.len()), (1100, 1000));
     pair.assert_no_buffer_lost();
 }

@@ -5,7 +5,9 @@ use crate::spot::{SECOND, Spot, bound, frames_of, is_released};
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Ended, Grant, Member, MemberState, Replay, kind, numbered};
+use holdfast_node::message::{
+    Claim, Control, Ended, Grant, Member, MemberState, Replay, kind, numbered,
+};
 use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Epoch, Peer, Plan};
 use holdfast_wire::nsh::{self, Flags, index};
@@ -55,7 +57,13 @@ impl NetworkFunction for Counter {
         }
     }
 
-    fn process(&self, packet: &mut Packet, flow: &mut Tally, _: &mut (), _: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Tally,
+        _: &mut (),
+        _: &mut Context,
+    ) -> Verdict {
         flow.packets += 1;
         let payload = &mut packet.bytes_mut()[42..];
         flow.digest = flow.digest.wrapping_mul(31).wrapping_add(u64::from(payload[3]));
@@ -73,7 +81,9 @@ impl NetworkFunction for Counter {
 /// function, room for its answer, and a number.
 fn datagram(port: u8, order: u8, number: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    frame.extend_from_slice(&[0x45, 0, 0, 32, 0, number, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
+    frame.extend_from_slice(&[
+        0x45, 0, 0, 32, 0, number, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1,
+    ]);
     frame.extend_from_slice(&[0, port, 0, 53, 0, 12, 0, 0, order, 0, 0, number]);
     frame
 }
@@ -187,7 +197,11 @@ impl World {
     }
 
     fn packet(&mut self, to: u16, frame: &[u8], meta: Meta) -> Vec<u8> {
-        self.spots.get_mut(&to).expect("it lives").encapsulated(frame, index::TO_RUNTIME, Meta { switch: 1, ..meta })
+        self.spots.get_mut(&to).expect("it lives").encapsulated(
+            frame,
+            index::TO_RUNTIME,
+            Meta { switch: 1, ..meta },
+        )
     }
 
     /// The switch sends these frames to this runtime, under that epoch, in one burst.
@@ -198,7 +212,10 @@ impl World {
             let stamp = self.now;
             self.logs.entry(to).or_default().push(Logged { stamp, epoch, frame: frame.clone() });
             let flags = if is_new { Flags::NEW } else { 0 };
-            burst.push((to, self.packet(to, frame, Meta { stamp, commit: epoch, flags, ..Meta::default() })));
+            burst.push((
+                to,
+                self.packet(to, frame, Meta { stamp, commit: epoch, flags, ..Meta::default() }),
+            ));
         }
         let bytes = self.logs[&to].iter().map(|logged| logged.frame.len() + 16).sum();
         self.fullest = self.fullest.max(bytes);
@@ -214,7 +231,9 @@ impl World {
             let now = self.now;
             let to = |frame: &Vec<u8>| frame.first_chunk().and_then(node_of).expect("a node");
             for fabric in [&mut self.switch, &mut self.coordinator] {
-                frames_of(fabric, now).into_iter().for_each(|frame| rx.entry(to(&frame)).or_default().push(frame));
+                frames_of(fabric, now)
+                    .into_iter()
+                    .for_each(|frame| rx.entry(to(&frame)).or_default().push(frame));
             }
             let mut said = Vec::new();
             for (node, spot) in &mut self.spots {
@@ -240,7 +259,9 @@ impl World {
                 }
             }
             self.answer(&mut rx);
-            for (_, body) in self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED) {
+            for (_, body) in
+                self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED)
+            {
                 if let Ok((_, Control::Recovered { flows, broken, .. })) = numbered(body) {
                     self.recovered.push((flows, broken));
                 }
@@ -252,8 +273,12 @@ impl World {
     /// The switch does as it is told: forgets packets, grants claims, sends packets
     /// again.
     fn answer(&mut self, rx: &mut BTreeMap<u16, Vec<Vec<u8>>>) {
-        let records: Vec<(u16, u8, Vec<u8>)> =
-            self.switch.inbox.records().map(|(record, body)| (record.from.node, record.kind, body.to_vec())).collect();
+        let records: Vec<(u16, u8, Vec<u8>)> = self
+            .switch
+            .inbox
+            .records()
+            .map(|(record, body)| (record.from.node, record.kind, body.to_vec()))
+            .collect();
         self.switch.inbox.clear();
         for (from, record, body) in records {
             match record {
@@ -267,7 +292,9 @@ impl World {
                     let mut answer = number.to_vec();
                     for (granted, claim) in (GRANTED..).zip(claims) {
                         let count = self.of_epoch(claim.epoch().get()).len() as u32;
-                        answer.extend(Grant::Given { epoch: Epoch::new(granted), logged: count }.encode());
+                        answer.extend(
+                            Grant::Given { epoch: Epoch::new(granted), logged: count }.encode(),
+                        );
                     }
                     self.switch.send(from, kind::CLAIMED, &answer).expect("there is room");
                 }
@@ -280,11 +307,16 @@ impl World {
                     } else if self.is_log_silent {
                         continue;
                     } else if self.is_log_gone {
-                        self.switch.send(from, kind::UNLOGGED, &epoch.to_be_bytes()).expect("there is room");
+                        self.switch
+                            .send(from, kind::UNLOGGED, &epoch.to_be_bytes())
+                            .expect("there is room");
                     } else {
                         assert!(count <= Replay::MOST as usize);
-                        let of_flow: Vec<(u64, Vec<u8>)> =
-                            self.of_epoch(EPOCH).iter().map(|logged| (logged.stamp, logged.frame.clone())).collect();
+                        let of_flow: Vec<(u64, Vec<u8>)> = self
+                            .of_epoch(EPOCH)
+                            .iter()
+                            .map(|logged| (logged.stamp, logged.frame.clone()))
+                            .collect();
                         // The packets overtake each other on their way.
                         for number in (first..first + count).rev() {
                             let (stamp, frame) = &of_flow[number];
@@ -338,17 +370,20 @@ impl World {
             self.now += SECOND;
             let nodes: Vec<u16> = self.spots.keys().copied().collect();
             let meta = Meta { stamp: self.now, flags: Flags::OAM, ..Meta::default() };
-            let ticks = nodes.into_iter().map(|node| (node, self.packet(node, &[], meta))).collect();
+            let ticks =
+                nodes.into_iter().map(|node| (node, self.packet(node, &[], meta))).collect();
             self.carry(ticks);
         }
     }
 
     fn flow(&self, node: u16, port: u8) -> Option<(ActorHeader, u64, u64)> {
         let flows = self.spots[&node].runtime.flows(0).expect("a lane");
-        let (slot, header) = flows.iter().find(|(_, header)| header.key.source_port == u16::from(port))?;
+        let (slot, header) =
+            flows.iter().find(|(_, header)| header.key.source_port == u16::from(port))?;
         let block = flows.block(slot);
         let state = &block[block.len() - 16..];
-        let word = |at: usize| u64::from_ne_bytes(state[at..at + 8].try_into().expect("eight bytes"));
+        let word =
+            |at: usize| u64::from_ne_bytes(state[at..at + 8].try_into().expect("eight bytes"));
         Some((*header, word(0), word(8)))
     }
 
@@ -358,7 +393,9 @@ impl World {
 }
 
 fn digest(numbers: impl IntoIterator<Item = u8>) -> u64 {
-    numbers.into_iter().fold(0, |digest, number| digest.wrapping_mul(31).wrapping_add(u64::from(number)))
+    numbers
+        .into_iter()
+        .fold(0, |digest, number| digest.wrapping_mul(31).wrapping_add(u64::from(number)))
 }
 
 const REINFORCE: Plan = Plan { checkpoint_every: SECOND, log_bytes: 1 << 20, ..Plan::REINFORCE };
@@ -369,13 +406,18 @@ const REINFORCE: Plan = Plan { checkpoint_every: SECOND, log_bytes: 1 << 20, ..P
 fn behind(known: u16, unknown: u16) -> World {
     let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
-    let numbers: Vec<Vec<u8>> = (1..=known + unknown).map(|number| datagram(8, PASS, number as u8)).collect();
+    let numbers: Vec<Vec<u8>> =
+        (1..=known + unknown).map(|number| datagram(8, PASS, number as u8)).collect();
     let (first, second) = numbers.split_at(known.into());
     first.chunks(32).for_each(|burst| world.send(16, EPOCH, false, burst));
     assert_eq!(world.released.len(), usize::from(known) + 1);
     world.deaf = Some(17);
     second.chunks(32).for_each(|burst| world.send(16, EPOCH, false, burst));
-    assert_eq!(world.released.len(), usize::from(known) + 1, "nothing leaves before it is known elsewhere");
+    assert_eq!(
+        world.released.len(),
+        usize::from(known) + 1,
+        "nothing leaves before it is known elsewhere"
+    );
     let (header, packets, _) = world.flow(17, 8).expect("there is a copy");
     assert_eq!((header.life(), packets), (Life::Copy, 1));
     world
@@ -391,8 +433,12 @@ fn hundreds_are_processed_again_in_order() {
     world.kill(16);
     let (header, packets, sum) = world.flow(17, 8).expect("it is served");
     assert_eq!((header.life(), header.epoch.get()), (Life::Owned, GRANTED));
-    assert_eq!((packets, sum), (u64::from(known + unknown) + 1, digest((0..=known + unknown).map(|number| number as u8))));
-    let expected: Vec<(u16, u16, u8)> = (known + 1..=known + unknown).map(|number| (17, number + 1, number as u8)).collect();
+    assert_eq!(
+        (packets, sum),
+        (u64::from(known + unknown) + 1, digest((0..=known + unknown).map(|number| number as u8)))
+    );
+    let expected: Vec<(u16, u16, u8)> =
+        (known + 1..=known + unknown).map(|number| (17, number + 1, number as u8)).collect();
     assert_eq!(world.released, expected);
     assert_eq!((world.over, world.spots[&17].runtime.held()), (vec![GRANTED], 0));
 }
@@ -410,18 +456,27 @@ fn a_flow_whose_log_is_gone_is_lost() {
         let numbers: Vec<Vec<u8>> = (1..=100).map(|number| datagram(8, PASS, number)).collect();
         numbers.chunks(25).for_each(|burst| world.send(16, EPOCH, false, burst));
         assert_eq!(world.released.len(), 102);
-        assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.life(), packets)), Some((Life::Copy, 1)));
+        assert_eq!(
+            world.flow(17, 8).map(|(header, packets, _)| (header.life(), packets)),
+            Some((Life::Copy, 1))
+        );
         world.is_log_gone = true;
         if is_known {
             world.logs.clear();
         }
         world.kill(16);
         assert!(world.flow(17, 8).is_none());
-        assert_eq!(world.flow(17, 9).map(|(header, packets, _)| (header.life(), packets)), Some((Life::Owned, 1)));
+        assert_eq!(
+            world.flow(17, 9).map(|(header, packets, _)| (header.life(), packets)),
+            Some((Life::Owned, 1))
+        );
         assert_eq!((world.missing(17), world.released.len()), (100, 0));
         assert_eq!((&world.recovered[..], &world.ended[..]), (&[(1, 1)][..], &[GRANTED][..]));
         world.send(17, GRANTED, false, &[datagram(8, PASS, 7)]);
-        assert!(world.released.is_empty() && world.flow(17, 8).is_none(), "what was under way opens no flow");
+        assert!(
+            world.released.is_empty() && world.flow(17, 8).is_none(),
+            "what was under way opens no flow"
+        );
         world.send(17, GRANTED + 5, true, &[datagram(8, PASS, 8)]);
         assert_eq!(world.released, [(17, 1, 8)]);
         assert_eq!(world.spots[&17].runtime.held(), 0);
@@ -439,12 +494,18 @@ fn nobody_has_a_copy_of_what_is_not_finished() {
     numbers.chunks(25).for_each(|burst| world.send(16, EPOCH, false, burst));
     world.is_log_silent = true;
     world.kill(16);
-    assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.life(), packets)), Some((Life::Replaying, 1)));
+    assert_eq!(
+        world.flow(17, 8).map(|(header, packets, _)| (header.life(), packets)),
+        Some((Life::Replaying, 1))
+    );
     assert!(world.flow(18, 8).is_none());
     world.is_log_silent = false;
     world.rest();
     let (header, packets, sum) = world.flow(18, 8).expect("there is a copy");
-    assert_eq!((header.life(), header.epoch.get(), packets, sum), (Life::Copy, GRANTED, 101, digest(0..=100)));
+    assert_eq!(
+        (header.life(), header.epoch.get(), packets, sum),
+        (Life::Copy, GRANTED, 101, digest(0..=100))
+    );
 }
 
 /// A datagram in two fragments is replayed among others. Only the key that the switch
@@ -453,7 +514,12 @@ fn nobody_has_a_copy_of_what_is_not_finished() {
 fn fragments_are_processed_again() {
     let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
-    world.send(16, EPOCH, false, &[fragment(8, 1, true), fragment(8, 1, false), datagram(8, PASS, 2)]);
+    world.send(
+        16,
+        EPOCH,
+        false,
+        &[fragment(8, 1, true), fragment(8, 1, false), datagram(8, PASS, 2)],
+    );
     world.deaf = Some(17);
     world.send(16, EPOCH, false, &[fragment(8, 3, true), fragment(8, 3, false)]);
     let before = world.flow(16, 8).expect("it is served");
@@ -474,14 +540,22 @@ fn fragments_are_processed_again() {
 fn what_is_refused_goes_back_once() {
     let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
-    world.send(16, EPOCH, false, &[datagram(8, REJECT, 1), datagram(8, PASS, 2), datagram(8, REJECT, 3)]);
+    world.send(
+        16,
+        EPOCH,
+        false,
+        &[datagram(8, REJECT, 1), datagram(8, PASS, 2), datagram(8, REJECT, 3)],
+    );
     assert_eq!(world.turned, [(16, 2, 1), (16, 4, 3)]);
     assert_eq!(world.released.len(), 4);
     world.deaf = Some(17);
     world.send(16, EPOCH, false, &[datagram(8, REJECT, 4), datagram(8, PASS, 5)]);
     assert_eq!(world.turned.len(), 2, "nothing leaves before it is known elsewhere");
     world.kill(16);
-    assert_eq!((&world.turned[..], &world.released[..]), (&[(17, 5, 4)][..], &[(17, 5, 4), (17, 6, 5)][..]));
+    assert_eq!(
+        (&world.turned[..], &world.released[..]),
+        (&[(17, 5, 4)][..], &[(17, 5, 4), (17, 6, 5)][..])
+    );
     assert_eq!(world.spots[&17].runtime.drops().get(DropReason::PolicyDenied), 1);
     // The flow is like any other.
     world.turned.clear();
@@ -500,7 +574,10 @@ fn a_first_packet_that_is_refused_opens_no_flow() {
         world.send(16, EPOCH, true, &[datagram(8, order, 1)]);
         assert_eq!(world.turned.len(), 1);
         assert!(world.flow(16, 8).is_none());
-        assert_eq!(world.spots[&16].runtime.drops().iter().collect::<Vec<_>>(), [(DropReason::PolicyDenied, 1)]);
+        assert_eq!(
+            world.spots[&16].runtime.drops().iter().collect::<Vec<_>>(),
+            [(DropReason::PolicyDenied, 1)]
+        );
         // The same first packet is rejected again, and a later one that is let in opens
         // the flow.
         world.send(16, EPOCH + 1, true, &[datagram(8, order, 2)]);
@@ -525,7 +602,10 @@ fn a_damaged_first_packet_opens_no_flow() {
     };
     world.send(16, EPOCH, true, &[damaged(1)]);
     assert!(world.flow(16, 8).is_none() && world.released.is_empty());
-    assert_eq!(world.spots[&16].runtime.drops().iter().collect::<Vec<_>>(), [(DropReason::BadChecksum, 1)]);
+    assert_eq!(
+        world.spots[&16].runtime.drops().iter().collect::<Vec<_>>(),
+        [(DropReason::BadChecksum, 1)]
+    );
     world.send(16, EPOCH + 1, true, &[datagram(8, PASS, 2)]);
     world.send(16, EPOCH + 1, false, &[damaged(3)]);
     assert_eq!(world.released.len(), 2);
@@ -570,7 +650,11 @@ fn a_chain_that_drops_everything_fills_no_log() {
         }
         assert!(world.now < 2 * SECOND, "no round was due");
         let all = 200 * 32 * (datagram(8, order, 0).len() + 16);
-        assert!(all > 16 * log_bytes && world.fullest < log_bytes, "{} of {log_bytes} bytes", world.fullest);
+        assert!(
+            all > 16 * log_bytes && world.fullest < log_bytes,
+            "{} of {log_bytes} bytes",
+            world.fullest
+        );
         let drops = world.spots[&16].runtime.drops();
         assert!(drops.total() == 200 * 32 && drops.get(DropReason::PolicyDenied) >= 200);
         world.send(16, EPOCH, false, &[datagram(8, PASS, 1)]);

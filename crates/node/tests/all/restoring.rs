@@ -53,7 +53,9 @@ impl World {
             latest: fabric(LATEST),
             now: SECOND,
         };
-        for fabric in [&mut world.switch, &mut world.coordinator, &mut world.earlier, &mut world.latest] {
+        for fabric in
+            [&mut world.switch, &mut world.coordinator, &mut world.earlier, &mut world.latest]
+        {
             fabric.set_peer(REBORN);
         }
         world.coordinator.send_control(REBORN.node, &view_of([REBORN, EARLIER, LATEST]));
@@ -61,7 +63,9 @@ impl World {
         world.coordinator.send_control(REBORN.node, &order);
         world.carry();
         for holder in [&world.earlier, &world.latest] {
-            assert!(holder.inbox.records().any(|(record, _)| record.kind == protection_kind::FETCH));
+            assert!(
+                holder.inbox.records().any(|(record, _)| record.kind == protection_kind::FETCH)
+            );
         }
         world
     }
@@ -71,8 +75,10 @@ impl World {
         for _ in 0..4 {
             self.now += 1000;
             let now = self.now;
-            let mut fabrics = [&mut self.switch, &mut self.coordinator, &mut self.earlier, &mut self.latest];
-            let frames: Vec<_> = fabrics.iter_mut().flat_map(|fabric| frames_of(fabric, now)).collect();
+            let mut fabrics =
+                [&mut self.switch, &mut self.coordinator, &mut self.earlier, &mut self.latest];
+            let frames: Vec<_> =
+                fabrics.iter_mut().flat_map(|fabric| frames_of(fabric, now)).collect();
             for frame in self.reborn.turn(&frames, now) {
                 for fabric in &mut fabrics {
                     // Frames for other nodes are refused.
@@ -85,13 +91,16 @@ impl World {
     /// The holder sends these flows, by their client's port and epoch, and says that
     /// these are all.
     fn bring(&mut self, from: Peer, flows: &[(u8, u32)]) {
-        let blocks: Vec<(u64, Vec<u8>)> = flows.iter().map(|(port, epoch)| self.snapshot(*port, *epoch)).collect();
+        let blocks: Vec<(u64, Vec<u8>)> =
+            flows.iter().map(|(port, epoch)| self.snapshot(*port, *epoch)).collect();
         let holder = if from == EARLIER { &mut self.earlier } else { &mut self.latest };
         let mut number = 0u32;
         for (layout, block) in blocks {
             number += 1;
             let parts: [&[u8]; 4] = [&[0, 0], &number.to_be_bytes(), &layout.to_be_bytes(), &block];
-            holder.send_parts(REBORN.node, protection_kind::RESTORED, &parts).expect("there is room");
+            holder
+                .send_parts(REBORN.node, protection_kind::RESTORED, &parts)
+                .expect("there is room");
         }
         number += 1;
         let parts: [&[u8]; 3] = [&[0, 0], &number.to_be_bytes(), &DEAD.incarnation.to_be_bytes()];
@@ -118,7 +127,10 @@ impl World {
             let (number, claims) = body.split_first_chunk::<4>().expect("a number");
             let claims = <[Claim]>::ref_from_bytes(claims).expect("claims");
             let port = |claim: &Claim| holdfast_wire::FlowKey::from(claim.key).source_port as u8;
-            (u32::from_be_bytes(*number), claims.iter().map(|claim| (port(claim), claim.epoch().get())).collect())
+            (
+                u32::from_be_bytes(*number),
+                claims.iter().map(|claim| (port(claim), claim.epoch().get())).collect(),
+            )
         });
         let claims = claims.collect();
         self.switch.inbox.clear();
@@ -128,7 +140,10 @@ impl World {
     /// The one claim, of one flow.
     fn claim(&mut self, port: u8, epoch: u32) -> u32 {
         let claims = self.claims();
-        assert_eq!(claims.iter().map(|(_, flows)| flows.clone()).collect::<Vec<_>>(), [vec![(port, epoch)]]);
+        assert_eq!(
+            claims.iter().map(|(_, flows)| flows.clone()).collect::<Vec<_>>(),
+            [vec![(port, epoch)]]
+        );
         claims[0].0
     }
 
@@ -141,15 +156,20 @@ impl World {
     /// The messages that the coordinator has got since the last call: that all claims
     /// wait for others, or how many flows have been recovered.
     fn told(&mut self) -> Vec<Control> {
-        let records = self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
-        let told = records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
+        let records =
+            self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
+        let told =
+            records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
         self.coordinator.inbox.clear();
         told
     }
 
     fn flow(&self, port: u8) -> Option<ActorHeader> {
         let flows = self.reborn.runtime.flows(0).expect("a lane");
-        flows.iter().find(|(_, header)| header.key.source_port == u16::from(port)).map(|(_, header)| *header)
+        flows
+            .iter()
+            .find(|(_, header)| header.key.source_port == u16::from(port))
+            .map(|(_, header)| *header)
     }
 }
 
@@ -170,7 +190,15 @@ fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
         world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
         let header = world.flow(MOVED).expect("it is served");
         assert_eq!((header.life(), header.epoch.get()), (Life::Owned, GRANTED));
-        assert_eq!(world.told(), [Control::Recovered { node: DEAD.node, incarnation: DEAD.incarnation, flows: 1, broken: 0 }]);
+        assert_eq!(
+            world.told(),
+            [Control::Recovered {
+                node: DEAD.node,
+                incarnation: DEAD.incarnation,
+                flows: 1,
+                broken: 0
+            }]
+        );
     }
 }
 
@@ -187,7 +215,11 @@ fn an_answer_that_is_malformed_answers_nothing() {
         let body = [&number.to_be_bytes()[..], malformed].concat();
         world.switch.send(REBORN.node, kind::CLAIMED, &body).expect("there is room");
         world.carry();
-        assert_eq!(world.reborn.runtime.drops().get(DropReason::Malformed), before + 1, "{malformed:?}");
+        assert_eq!(
+            world.reborn.runtime.drops().get(DropReason::Malformed),
+            before + 1,
+            "{malformed:?}"
+        );
         assert_eq!(world.flow(CALM).map(|header| header.life()), Some(Life::Claiming));
         world.now += SECOND / 10;
         world.carry();
@@ -251,7 +283,10 @@ fn what_has_become_newer_does_not_wait_for_a_sweep() {
             world.now += 1_000_000;
             world.carry();
             let claims = world.claims();
-            assert_eq!(claims.iter().map(|(_, flows)| &flows[..]).collect::<Vec<_>>(), [[(CALM, NEW)], [(MOVED, NEW)]]);
+            assert_eq!(
+                claims.iter().map(|(_, flows)| &flows[..]).collect::<Vec<_>>(),
+                [[(CALM, NEW)], [(MOVED, NEW)]]
+            );
             world.answer(claims[0].0, Grant::AfterSweep);
             number = claims[1].0;
         }

@@ -58,12 +58,15 @@ impl Naive {
         let bits = |address: [u8; 4], len: u8| -> Vec<bool> {
             (0..len).map(|bit| address[usize::from(bit / 8)] >> (7 - bit % 8) & 1 == 1).collect()
         };
-        let in_side =
-            |side: &Option<([u8; 4], u8)>, address| side.is_none_or(|(first, len)| bits(first, len) == bits(address, len));
+        let in_side = |side: &Option<([u8; 4], u8)>, address| {
+            side.is_none_or(|(first, len)| bits(first, len) == bits(address, len))
+        };
         self.protocol.is_none_or(|number| number == protocol)
             && in_side(&self.sides[0], addresses[0])
             && in_side(&self.sides[1], addresses[1])
-            && self.ports.is_none_or(|(low, high)| matches!(protocol, 6 | 17) && (low..=high).contains(&port))
+            && self.ports.is_none_or(|(low, high)| {
+                matches!(protocol, 6 | 17) && (low..=high).contains(&port)
+            })
     }
 
     /// The rule's rank: bits that are fixed, whether there is any side, ports that are
@@ -73,16 +76,24 @@ impl Naive {
         let all = if matches!(self.protocol, Some(6 | 17)) { 65_536u64 } else { 65_537 };
         let ports = self.ports.map_or(all, |(low, high)| u64::from(high - low) + 1);
         let has_side = self.sides.iter().any(Option::is_some);
-        (len(&self.sides[0]) + len(&self.sides[1]), has_side, u64::MAX - ports * all, self.protocol.is_some())
+        (
+            len(&self.sides[0]) + len(&self.sides[1]),
+            has_side,
+            u64::MAX - ports * all,
+            self.protocol.is_some(),
+        )
     }
 }
 
 fn naive() -> impl Strategy<Value = Naive> {
     let side = || {
-        prop::option::of((0u8..4, prop::sample::select(vec![0u8, 8, 30, 31, 32])).prop_map(|(last, len)| {
-            let address = u32::from_be_bytes([10, 0, 0, last]) & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
-            (address.to_be_bytes(), len)
-        }))
+        prop::option::of((0u8..4, prop::sample::select(vec![0u8, 8, 30, 31, 32])).prop_map(
+            |(last, len)| {
+                let address = u32::from_be_bytes([10, 0, 0, last])
+                    & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+                (address.to_be_bytes(), len)
+            },
+        ))
     };
     let protocol = prop::option::of(prop::sample::select(vec![6u16, 17, 47]));
     let ports = prop::option::of((0u16..4, 0u16..3).prop_map(|(low, more)| (low, low + more)));
@@ -138,10 +149,22 @@ proptest! {
 /// port by which they came in.
 #[test]
 fn a_rule_may_be_for_some_ports_only() {
-    let set =
-        RuleSet::new(1, vec![rule("any", 0, 0), rule("any on #1-2", 1, 0), rule("udp on #2", 2, 0), rule("from 10.0.0.2", 3, 0)]);
-    let chain = |protocol, source, ingress| set.find(&key(protocol, source, [192, 0, 2, 1], 53), ingress).map(|rule| rule.chain);
-    assert_eq!([0, 1, 2, 3].map(|ingress| chain(17, [10, 0, 0, 9], ingress)), [Some(0), Some(1), Some(2), Some(0)]);
+    let set = RuleSet::new(
+        1,
+        vec![
+            rule("any", 0, 0),
+            rule("any on #1-2", 1, 0),
+            rule("udp on #2", 2, 0),
+            rule("from 10.0.0.2", 3, 0),
+        ],
+    );
+    let chain = |protocol, source, ingress| {
+        set.find(&key(protocol, source, [192, 0, 2, 1], 53), ingress).map(|rule| rule.chain)
+    };
+    assert_eq!(
+        [0, 1, 2, 3].map(|ingress| chain(17, [10, 0, 0, 9], ingress)),
+        [Some(0), Some(1), Some(2), Some(0)]
+    );
     assert_eq!(chain(6, [10, 0, 0, 9], 2), Some(1));
     assert_eq!(chain(17, [10, 0, 0, 2], 2), Some(3), "addresses come first");
     // The set goes to the switch in parts.
@@ -160,7 +183,10 @@ fn a_rule_may_be_for_some_ports_only() {
 fn parts_that_do_not_belong_together_make_no_set() {
     let some = || vec![rule("any", 0, 0)];
     let mut assembly = Assembly::default();
-    assert!(matches!(assembly.take(1, 1, 2, some()), Err(DropReason::Malformed)), "it has no beginning");
+    assert!(
+        matches!(assembly.take(1, 1, 2, some()), Err(DropReason::Malformed)),
+        "it has no beginning"
+    );
     assert!(matches!(assembly.take(1, 0, 2, some()), Ok(None)));
     assert!(assembly.take(2, 1, 2, some()).is_err(), "another set's");
     assert!(assembly.take(1, 1, 2, some()).is_err(), "what had come is forgotten");
@@ -173,7 +199,11 @@ fn parts_that_do_not_belong_together_make_no_set() {
     let late = vec![rule("from 10.0.0.0/8", 1, 0), rule("from 10.0.0.1", 2, 0)];
     assert!(matches!(assembly.take(2, 0, 2, some()), Ok(None)));
     let whole = assembly.take(2, 1, 2, late).expect("in its place").expect("the last");
-    assert_eq!(whole.rules().iter().map(|rule| rule.chain).collect::<Vec<_>>(), [2, 1, 0], "rules out of order are put in order");
+    assert_eq!(
+        whole.rules().iter().map(|rule| rule.chain).collect::<Vec<_>>(),
+        [2, 1, 0],
+        "rules out of order are put in order"
+    );
     let too_many = (0..=MAX_RULES).map(|_| rule("any", 0, 0)).collect();
     assert!(assembly.take(3, 0, 1, too_many).is_err());
 }
@@ -199,7 +229,9 @@ impl World {
         let mut probe = World::runtime(Peer { node: 99, incarnation: 1 }, chains);
         let mut pools = Vec::new();
         probe.visit_pools(|id, pool| pools.push((id, pool.size())));
-        let layouts = (0..usize::from(chains)).filter_map(|at| probe.flows(at).map(|flows| flows.layout())).collect();
+        let layouts = (0..usize::from(chains))
+            .filter_map(|at| probe.flows(at).map(|flows| flows.layout()))
+            .collect();
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
@@ -347,7 +379,8 @@ impl World {
     /// role and node of every actor and copy of it.
     fn flow(&self, flow: (u8, u16)) -> (Option<u16>, Vec<(u16, Life, u16)>) {
         let is_it = |key: &FlowKey| (key.source[15], key.source_port) == flow;
-        let routed = self.hub.switch().routes().find(|route| is_it(&route.key)).map(|route| route.chain);
+        let routed =
+            self.hub.switch().routes().find(|route| is_it(&route.key)).map(|route| route.chain);
         let mut held = Vec::new();
         for (peer, (runtime, _)) in &self.runtimes {
             for chain in 0..self.chains {
@@ -363,9 +396,16 @@ impl World {
     fn assert_in(&self, flow: (u8, u16), chain: u16, nodes: &[u16]) {
         let (routed, held) = self.flow(flow);
         assert_eq!(routed, Some(chain), "{flow:?}");
-        assert_eq!(held.iter().filter(|(_, held_as, _)| *held_as == Life::Owned).count(), 1, "{flow:?}: {held:?}");
+        assert_eq!(
+            held.iter().filter(|(_, held_as, _)| *held_as == Life::Owned).count(),
+            1,
+            "{flow:?}: {held:?}"
+        );
         assert!(held.len() > 1, "{flow:?} has no replica: {held:?}");
-        assert!(held.iter().all(|(at, _, node)| *at == chain && nodes.contains(node)), "{flow:?}: {held:?}");
+        assert!(
+            held.iter().all(|(at, _, node)| *at == chain && nodes.contains(node)),
+            "{flow:?}: {held:?}"
+        );
     }
 }
 
@@ -376,7 +416,10 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
     let mut world = World::new(ClusterConfig::only(3, 2, true), vec![rule("any", 0, 0)]);
     (1..=6).for_each(|port| world.send(2, port));
     world.pass(100);
-    assert_eq!(world.coordinator.set_rules(vec![rule("from 10.0.0.2", 1, 0), rule("any", 0, 0)]), 2);
+    assert_eq!(
+        world.coordinator.set_rules(vec![rule("from 10.0.0.2", 1, 0), rule("any", 0, 0)]),
+        2
+    );
     world.settle();
     assert_eq!((world.coordinator.rules_in_force(), world.hub.switch().rules().version()), (2, 2));
     (1..=12).for_each(|port| world.send(2, port));
@@ -389,7 +432,8 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
     };
     check(&world);
     for node in 16..19 {
-        let victim = world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        let victim =
+            world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
         world.kill(victim);
         (1..=12).for_each(|port| world.send(2, port));
         world.pass(400);
@@ -407,14 +451,27 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
 fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
     let mut rules: Vec<Rule> = (0..MAX_RULES as u32 - 2)
-        .map(|number| rule(&format!("tcp from 10.{}.{}.0/24 to any port 80,443", 1 + number / 256, number % 256), 0, 0))
+        .map(|number| {
+            rule(
+                &format!(
+                    "tcp from 10.{}.{}.0/24 to any port 80,443",
+                    1 + number / 256,
+                    number % 256
+                ),
+                0,
+                0,
+            )
+        })
         .collect();
     rules.push(rule("any", 0, 0));
     rules.push(rule("udp from 10.0.0.7", 1, 0));
     assert!(RuleSet::new(2, rules.clone()).messages(2300).len() > 50);
     world.coordinator.set_rules(rules);
     world.pass(50);
-    assert_eq!((world.coordinator.rules_in_force(), world.hub.switch().rules().rules().len()), (2, MAX_RULES));
+    assert_eq!(
+        (world.coordinator.rules_in_force(), world.hub.switch().rules().rules().len()),
+        (2, MAX_RULES)
+    );
     world.send(7, 1);
     world.pass(50);
     world.assert_in((7, 1), 1, &[16, 17]);
@@ -434,7 +491,10 @@ fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
 #[test]
 fn a_turn_reads_one_record_of_rules() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
-    let many = |chain: u16| (0..MAX_RULES as u32).map(move |at| rule(&format!("from 10.0.{}.{}", at / 256, at % 256), chain, 0));
+    let many = |chain: u16| {
+        (0..MAX_RULES as u32)
+            .map(move |at| rule(&format!("from 10.0.{}.{}", at / 256, at % 256), chain, 0))
+    };
     let records = RuleSet::new(2, many(0).collect()).messages(2300).len();
     for (version, chain) in [(2, 0), (3, 1)] {
         let began = world.hub.switch().rules().version();
@@ -447,7 +507,10 @@ fn a_turn_reads_one_record_of_rules() {
                 read += 1;
             }
             assert_eq!(world.hub.switch().rules().version(), began, "in part");
-            assert!(world.hub.poll_timeout() <= world.now || read == 0, "the next turn is due at once");
+            assert!(
+                world.hub.poll_timeout() <= world.now || read == 0,
+                "the next turn is due at once"
+            );
             world.hub.turn(world.now, &mut world.out, &mut world.pool);
             world.carry();
             turns += 1;
@@ -520,9 +583,17 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
 /// one never touch the other's runtimes, whichever runtime dies.
 #[test]
 fn virtual_clusters_never_mix_also_when_runtimes_die() {
-    let cluster = |chain, runtimes| ClusterConfig { runtimes, spare: 0, scaling: None, chains: vec![chain], promises: true };
-    let mut world =
-        World::new(vec![cluster(0, 2), cluster(1, 3)], vec![rule("from 10.0.0.2", 0, 0), rule("from 10.0.0.3", 1, 1)]);
+    let cluster = |chain, runtimes| ClusterConfig {
+        runtimes,
+        spare: 0,
+        scaling: None,
+        chains: vec![chain],
+        promises: true,
+    };
+    let mut world = World::new(
+        vec![cluster(0, 2), cluster(1, 3)],
+        vec![rule("from 10.0.0.2", 0, 0), rule("from 10.0.0.3", 1, 1)],
+    );
     let send_all = |world: &mut World| {
         (1..=9).for_each(|port| world.send(2, port));
         (1..=9).for_each(|port| world.send(3, port));
@@ -537,12 +608,16 @@ fn virtual_clusters_never_mix_also_when_runtimes_die() {
     world.pass(100);
     check(&world);
     for node in [16, 18, 17, 20] {
-        let victim = world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        let victim =
+            world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
         world.kill(victim);
         send_all(&mut world);
         world.pass(400);
-        let there: Vec<(u16, u16)> =
-            world.coordinator.status().map(|status| (status.member.node, status.member.cluster)).collect();
+        let there: Vec<(u16, u16)> = world
+            .coordinator
+            .status()
+            .map(|status| (status.member.node, status.member.cluster))
+            .collect();
         assert_eq!(there, [(16, 0), (17, 0), (18, 1), (19, 1), (20, 1)]);
         assert_eq!(world.coordinator.protected(), Protected::Yes);
         send_all(&mut world);
@@ -557,16 +632,27 @@ fn virtual_clusters_never_mix_also_when_runtimes_die() {
 /// flows are not drained, however many the other tenant has.
 #[test]
 fn flows_move_inside_their_cluster_only() {
-    let cluster = |chain, runtimes| ClusterConfig { runtimes, spare: 0, scaling: None, chains: vec![chain], promises: true };
-    let mut world =
-        World::new(vec![cluster(0, 1), cluster(1, 3)], vec![rule("from 10.0.0.2", 0, 0), rule("from 10.0.0.3", 1, 1)]);
+    let cluster = |chain, runtimes| ClusterConfig {
+        runtimes,
+        spare: 0,
+        scaling: None,
+        chains: vec![chain],
+        promises: true,
+    };
+    let mut world = World::new(
+        vec![cluster(0, 1), cluster(1, 3)],
+        vec![rule("from 10.0.0.2", 0, 0), rule("from 10.0.0.3", 1, 1)],
+    );
     (1..=9).for_each(|port| world.send(3, port));
     world.pass(100);
     let now = world.now;
     let order = |from, to| Order::Move { from, to, limit: 9, selector: "any".to_owned() };
     assert_eq!(world.coordinator.order(&order(17, Some(16)), now), Err(Refusal::OtherCluster(16)));
     assert_eq!(world.coordinator.order(&order(16, None), now), Err(Refusal::NobodyElse));
-    assert_eq!(world.coordinator.order(&Order::Drain { node: 16, force: true }, now), Err(Refusal::NobodyElse));
+    assert_eq!(
+        world.coordinator.order(&Order::Drain { node: 16, force: true }, now),
+        Err(Refusal::NobodyElse)
+    );
     assert_eq!(world.coordinator.order(&Order::Drain { node: 17, force: true }, now), Ok(0));
     let written = world.written;
     world.pass(2000);
@@ -584,10 +670,20 @@ fn flows_move_inside_their_cluster_only() {
 /// has runtimes, and nothing is called protected.
 #[test]
 fn a_cluster_without_runtimes_borrows_none() {
-    let cluster = |chain| ClusterConfig { runtimes: 2, spare: 0, scaling: None, chains: vec![chain], promises: true };
-    let mut world = World::new(vec![cluster(0), cluster(1)], vec![rule("from 10.0.0.2", 0, 0), rule("any", 1, 1)]);
+    let cluster = |chain| ClusterConfig {
+        runtimes: 2,
+        spare: 0,
+        scaling: None,
+        chains: vec![chain],
+        promises: true,
+    };
+    let mut world = World::new(
+        vec![cluster(0), cluster(1)],
+        vec![rule("from 10.0.0.2", 0, 0), rule("any", 1, 1)],
+    );
     for node in [16, 17] {
-        let victim = world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        let victim =
+            world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
         let (mut runtime, _) = world.runtimes.remove(&victim).expect("it is there");
         runtime.abandon(&mut world.pool);
         world.hub.handle_ended(victim);

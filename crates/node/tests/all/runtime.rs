@@ -1,9 +1,16 @@
 //! A runtime alone: functions that panic, functions that must wait, tables that are full.
 
-use crate::spot::{Nothing, PerPacket, SECOND, Spot, accepting, bound, datagram, frames_of, is_released, view_of};
+use crate::spot::{
+    Nothing, PerPacket, SECOND, Spot, accepting, bound, datagram, frames_of, is_released, view_of,
+};
 use holdfast_nf::shared::{Lease, Log, Pool, RequestPool};
-use holdfast_nf::{ConfigError, Context, Counters, DropReason, Function, Leased, NetworkFunction, Open, Opening, Verdict};
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node};
+use holdfast_nf::{
+    ConfigError, Context, Counters, DropReason, Function, Leased, NetworkFunction, Open, Opening,
+    Verdict,
+};
+use holdfast_node::address::{
+    COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node,
+};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, PoolId};
 use holdfast_protection::{Peer, Plan, Protection};
@@ -28,9 +35,14 @@ impl Bench {
         Bench::with(functions, Plan::NONE.build(), flows)
     }
 
-    pub(crate) fn with(functions: Vec<Box<dyn Function>>, protection: Box<dyn Protection>, flows: usize) -> Bench {
+    pub(crate) fn with(
+        functions: Vec<Box<dyn Function>>,
+        protection: Box<dyn Protection>,
+        flows: usize,
+    ) -> Bench {
         let spot = Spot::new(ME, functions, protection, flows, 256);
-        let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+        let mut coordinator =
+            Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         coordinator.set_peer(ME);
         let mut bench = Bench { spot, stamp: SECOND, coordinator, manager };
@@ -181,7 +193,13 @@ fn bomb() -> Box<dyn Function> {
 fn a_panicking_function_costs_one_packet() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut bench = Bench::new(vec![bomb()], 16);
-    let out = bench.send(&[datagram(1, 0), datagram(1, 0), datagram(1, 0xff), datagram(1, 0), datagram(2, 0)]);
+    let out = bench.send(&[
+        datagram(1, 0),
+        datagram(1, 0),
+        datagram(1, 0xff),
+        datagram(1, 0),
+        datagram(2, 0),
+    ]);
     assert_eq!(out, [1, 2, 3, 1], "the third packet's count was rolled back");
     assert_eq!(bench.spot.runtime.counts().panics, 1);
     assert_eq!(bench.spot.runtime.drops().get(DropReason::FunctionPanicked), 1);
@@ -270,8 +288,11 @@ fn what_leaves_says_the_reply_key_when_the_switch_does_not_know_it() {
 fn packets_of_others_open_nothing() {
     let mut bench = Bench::new(vec![bomb()], 4);
     let earlier = Peer { incarnation: ME.incarnation - 1, ..ME };
-    for (to, from, reason) in [(earlier, SWITCH, DropReason::Fenced), (ME, switch_node(1), DropReason::Malformed)] {
-        let mut packet = bench.spot.packet(&datagram(1, 0), (bench.stamp + 1000 * SECOND, 1, Flags::NEW));
+    for (to, from, reason) in
+        [(earlier, SWITCH, DropReason::Fenced), (ME, switch_node(1), DropReason::Malformed)]
+    {
+        let mut packet =
+            bench.spot.packet(&datagram(1, 0), (bench.stamp + 1000 * SECOND, 1, Flags::NEW));
         packet[..6].copy_from_slice(&mac_of_life(to));
         packet[6..12].copy_from_slice(&mac_of(from));
         assert_eq!(bench.turn(&[packet]), NOTHING);
@@ -324,7 +345,13 @@ impl NetworkFunction for Leaser {
         }
     }
 
-    fn process(&self, packet: &mut Packet, flow: &mut Borrower, _: &mut Numbers, _: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Borrower,
+        _: &mut Numbers,
+        _: &mut Context,
+    ) -> Verdict {
         packet.l4_mut()[8] += flow.number.number().expect("it has one") as u8;
         Verdict::Forward
     }
@@ -374,7 +401,10 @@ fn a_flow_that_finds_no_place_to_wait_does_not_exist() {
     }
     assert_eq!((bench.spot.runtime.held(), bench.flows()), (8192, 128));
     bench.send(&[datagram(199, 0)]);
-    assert_eq!((bench.spot.runtime.drops().get(DropReason::ParkedOverflow), bench.flows()), (1, 128));
+    assert_eq!(
+        (bench.spot.runtime.drops().get(DropReason::ParkedOverflow), bench.flows()),
+        (1, 128)
+    );
     bench.assert_no_buffer_lost();
 }
 
@@ -455,7 +485,11 @@ fn a_panic_while_a_flow_opens_loses_no_lease() {
     bench.tell(&Control::Grant { pool: POOL, blocks: vec![(0, [0; 4])] });
     for (flow, (port, panics)) in [(1, 1), (2, 2), (3, 4)].into_iter().enumerate() {
         assert_eq!(bench.send(&[datagram_to(flow as u16, port, 0)]), NOTHING);
-        assert_eq!((bench.spot.available(), bench.flows(), bench.spot.runtime.counts().panics), (200, 0, panics), "port {port}");
+        assert_eq!(
+            (bench.spot.available(), bench.flows(), bench.spot.runtime.counts().panics),
+            (200, 0, panics),
+            "port {port}"
+        );
     }
     assert_eq!(bench.spot.runtime.drops().get(DropReason::FunctionPanicked), 3);
     bench.assert_no_buffer_lost();
@@ -475,7 +509,10 @@ fn a_panic_while_a_flow_ends_loses_no_lease() {
     for _ in 0..400 {
         bench.advance(1_000_000_000);
     }
-    assert_eq!((bench.spot.available(), bench.flows(), bench.spot.runtime.counts().panics), (200, 0, 3));
+    assert_eq!(
+        (bench.spot.available(), bench.flows(), bench.spot.runtime.counts().panics),
+        (200, 0, 3)
+    );
     bench.assert_no_buffer_lost();
 }
 
@@ -506,7 +543,8 @@ fn nothing_is_lost_before_the_first_view() {
         let protection = Plan::NFVACTOR.build();
         Spot::new(me, vec![bomb()], protection, 8, 64)
     });
-    let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+    let mut coordinator =
+        Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
     [&mut owner, &mut fresh].into_iter().for_each(|spot| spot.meet(coordinator.me(), 1));
     let mut view = |to: Peer| {
         coordinator.set_peer(to);
@@ -521,13 +559,18 @@ fn nothing_is_lost_before_the_first_view() {
         at_owner.push(owner.packet(&datagram(5, 0), (stamp, 1, Flags::NEW)));
         // Frames go to and fro until no more are sent.
         for _ in 0..6 {
-            let to = |node| move |frame: &Vec<u8>| frame.first_chunk().and_then(node_of) == Some(node);
+            let to =
+                |node| move |frame: &Vec<u8>| frame.first_chunk().and_then(node_of) == Some(node);
             let sent = owner.turn(&std::mem::take(&mut at_owner), 1);
             at_fresh.extend(sent.into_iter().filter(to(17)));
             let sent = fresh.turn(&std::mem::take(&mut at_fresh), 1);
             at_owner.extend(sent.into_iter().filter(to(16)));
         }
-        assert_eq!((owner.runtime.counts().released, fresh.runtime.counts().released), released, "packet {stamp}");
+        assert_eq!(
+            (owner.runtime.counts().released, fresh.runtime.counts().released),
+            released,
+            "packet {stamp}"
+        );
     }
     assert_eq!((owner.runtime.drops().total(), fresh.runtime.drops().total()), (0, 0));
 }
@@ -542,7 +585,8 @@ fn a_traced_packet_tells_its_way() {
     bench.turn(&[]);
     bench.hear();
     let opening = bench.packet(&datagram(1, 0), 1, Flags::NEW);
-    let [traced, dropped] = [0, 0xff].map(|order| bench.packet(&datagram(1, order), 1, Flags::TRACE));
+    let [traced, dropped] =
+        [0, 0xff].map(|order| bench.packet(&datagram(1, order), 1, Flags::TRACE));
     bench.turn(&[opening, traced, dropped]);
     // Traces leave with the report.
     bench.stamp += 2_000_000_000;
@@ -655,7 +699,13 @@ impl NetworkFunction for Voter {
         Open::Accept(Nothing::default())
     }
 
-    fn process(&self, _: &mut Packet, _: &mut Nothing, shared: &mut Votes, cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        _: &mut Packet,
+        _: &mut Nothing,
+        shared: &mut Votes,
+        cx: &mut Context,
+    ) -> Verdict {
         shared.before.add(0, 1);
         shared.by_flow.add(usize::from(cx.key().source_port), 1);
         Verdict::Forward
@@ -684,7 +734,9 @@ fn every_counter_is_told() {
             bench.manager.inbox.clear();
             bench.hear();
         }
-        numbers.map(|numbers| numbers.into_iter().map(|number| number.expect("all are told")).collect::<Vec<i64>>())
+        numbers.map(|numbers| {
+            numbers.into_iter().map(|number| number.expect("all are told")).collect::<Vec<i64>>()
+        })
     };
     for round in 1..=2 {
         bench.send(&[1, 300, 2999].map(|port| datagram(port, 0)));

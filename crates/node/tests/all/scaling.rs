@@ -3,8 +3,12 @@
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Scaling};
-use holdfast_node::message::{Control, Member, MemberState, Notice, Order, Ordered, Report, kind, numbered};
+use holdfast_node::coordinator::{
+    ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Scaling,
+};
+use holdfast_node::message::{
+    Control, Member, MemberState, Notice, Order, Ordered, Report, kind, numbered,
+};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 
@@ -61,7 +65,8 @@ impl World {
             layouts: vec![],
             fabric: FabricConfig::default(),
         };
-        let mut manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let mut manager =
+            Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         manager.set_peer(config.me);
         let now = 1000 * MILLISECOND;
         let mut coordinator = Coordinator::new(config, now);
@@ -95,7 +100,12 @@ impl World {
                 let _ = model.fabric.handle_frame(frame, self.now);
             }
         }
-        let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+        let asked: Vec<Control> = self
+            .manager
+            .inbox
+            .records()
+            .filter_map(|(_, body)| Control::decode(body).ok())
+            .collect();
         self.manager.inbox.clear();
         for message in asked {
             match message {
@@ -104,8 +114,15 @@ impl World {
                     let mut fabric = Fabric::new(peer, FabricConfig::default());
                     fabric.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
                     fabric.send_control(COORDINATOR, &Control::Hello { layouts: vec![] });
-                    let model =
-                        Model { peer, fabric, errands: Ordered::default(), flows: 0, view: 0, drops: 0, requests: Vec::new() };
+                    let model = Model {
+                        peer,
+                        fabric,
+                        errands: Ordered::default(),
+                        flows: 0,
+                        view: 0,
+                        drops: 0,
+                        requests: Vec::new(),
+                    };
                     self.models.push(model);
                     self.started += 1;
                 }
@@ -139,7 +156,13 @@ impl World {
         let Peer { node, incarnation } = peer;
         self.manager.send_control(
             COORDINATOR,
-            &Control::Ended { node, incarnation, flows: Some(model.flows), last: None, notice: Notice::default() },
+            &Control::Ended {
+                node,
+                incarnation,
+                flows: Some(model.flows),
+                last: None,
+                notice: Notice::default(),
+            },
         );
     }
 
@@ -148,7 +171,9 @@ impl World {
         for model in &mut self.models {
             for (record, body) in model.fabric.inbox.records() {
                 let message = match record.kind {
-                    kind::NUMBERED => numbered(body).map(|(number, message)| (Some(number), message)),
+                    kind::NUMBERED => {
+                        numbered(body).map(|(number, message)| (Some(number), message))
+                    }
                     _ => Control::decode(body).map(|message| (None, message)),
                 };
                 let Ok((number, message)) = message else { continue };
@@ -156,9 +181,16 @@ impl World {
                     Control::View { version, .. } => model.view = version,
                     Control::Settled { handled } => model.errands.settle(handled),
                     Control::Recover { node, incarnation } => {
-                        model.errands.push(Control::Recovered { node, incarnation, flows: 0, broken: 0 });
+                        model.errands.push(Control::Recovered {
+                            node,
+                            incarnation,
+                            flows: 0,
+                            broken: 0,
+                        });
                     }
-                    Control::Migrate { request, targets, limit, .. } => model.requests.push((request, targets[0].0, limit)),
+                    Control::Migrate { request, targets, limit, .. } => {
+                        model.requests.push((request, targets[0].0, limit))
+                    }
                     _ => {}
                 }
                 if let Some(number) = number {
@@ -178,7 +210,10 @@ impl World {
                 model.flows -= moved;
                 arrivals.push((to, moved));
                 self.moves.push(moved);
-                model.fabric.send_control(COORDINATOR, &Control::Migrated { request, moved, refused: 0, last: true });
+                model.fabric.send_control(
+                    COORDINATOR,
+                    &Control::Migrated { request, moved, refused: 0, last: true },
+                );
             }
         }
         for (to, moved) in arrivals {
@@ -214,7 +249,10 @@ impl World {
     }
 
     fn running(&self) -> usize {
-        self.coordinator.status().filter(|status| status.member.state == MemberState::Running).count()
+        self.coordinator
+            .status()
+            .filter(|status| status.member.state == MemberState::Running)
+            .count()
     }
 
     fn flows(&self) -> Vec<u64> {
@@ -243,7 +281,11 @@ fn a_runtime_that_drops_gets_help() {
     world.pass(3_000);
     assert_eq!(world.running(), 3);
     assert_eq!(world.flows(), [4_000, 7_000, 7_000]);
-    assert!(world.moves.iter().all(|moved| *moved <= 500) && world.moves.len() == 14, "{:?}", world.moves);
+    assert!(
+        world.moves.iter().all(|moved| *moved <= 500) && world.moves.len() == 14,
+        "{:?}",
+        world.moves
+    );
     let drops: Vec<u64> = world.models.iter().map(|model| model.drops).collect();
     world.pass(1_000);
     assert_eq!(drops, world.models.iter().map(|model| model.drops).collect::<Vec<_>>());
@@ -316,7 +358,11 @@ fn a_steady_load_is_left_alone() {
         world.pass(1_000);
     }
     // A second runtime is tried again after one second, two, four and so on.
-    assert!((2..=8).contains(&after_a_minute) && world.started - after_a_minute <= 2, "{after_a_minute}, {}", world.started);
+    assert!(
+        (2..=8).contains(&after_a_minute) && world.started - after_a_minute <= 2,
+        "{after_a_minute}, {}",
+        world.started
+    );
     let flows: u64 = world.flows().iter().sum();
     assert_eq!(flows, 7_900);
 }
@@ -327,13 +373,20 @@ fn a_steady_load_is_left_alone() {
 fn what_was_drained_by_hand_stays_so() {
     let mut world = World::new(3, 4, scaling()).ready();
     world.give(&[2_000, 2_000, 2_000]);
-    world.coordinator.order(&Order::Drain { node: 18, force: false }, world.now).expect("others are there");
+    world
+        .coordinator
+        .order(&Order::Drain { node: 18, force: false }, world.now)
+        .expect("others are there");
     world.pass(2_000);
     assert_eq!(world.running(), 2);
     world.give(&[40_000, 40_000]);
     world.pass(5_000);
-    let out: Vec<Member> =
-        world.coordinator.status().map(|status| status.member).filter(|member| member.state == MemberState::Failed).collect();
+    let out: Vec<Member> = world
+        .coordinator
+        .status()
+        .map(|status| status.member)
+        .filter(|member| member.state == MemberState::Failed)
+        .collect();
     assert_eq!(out.iter().map(|member| member.node).collect::<Vec<_>>(), [18]);
 }
 
@@ -363,7 +416,9 @@ fn a_helper_may_die() {
 #[test]
 fn who_begins_in_the_place_of_the_dead_gets_flows_when_there_is_time() {
     for max in [2, 3] {
-        let mut world = World::new(2, max, Scaling { period: 1_000 * MILLISECOND, ..Scaling::default() }).ready();
+        let mut world =
+            World::new(2, max, Scaling { period: 1_000 * MILLISECOND, ..Scaling::default() })
+                .ready();
         world.give(&[1_000, 1_000]);
         world.pass(500);
         let victim = world.models[1].peer;

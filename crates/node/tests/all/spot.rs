@@ -2,7 +2,10 @@
 //! functions for its chain and datagrams for its flows.
 
 use holdfast_functions::Forward;
-use holdfast_nf::{Bound, Chain, ConfigError, Context, FlowState, Function, Holds, NetworkFunction, Open, Opening, Verdict};
+use holdfast_nf::{
+    Bound, Chain, ConfigError, Context, FlowState, Function, Holds, NetworkFunction, Open, Opening,
+    Verdict,
+};
 use holdfast_node::address::{NodeId, SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
@@ -46,7 +49,13 @@ impl<P: PerPacket> NetworkFunction for Accepting<P> {
         Open::Accept(P::Flow::default())
     }
 
-    fn process(&self, packet: &mut Packet, flow: &mut P::Flow, _: &mut (), cx: &mut Context) -> Verdict {
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut P::Flow,
+        _: &mut (),
+        cx: &mut Context,
+    ) -> Verdict {
         P::process(packet, flow, cx)
     }
 }
@@ -68,18 +77,28 @@ pub(crate) fn datagram(port: u16, order: u8) -> Vec<u8> {
 /// As `datagram`, but from 10.0.0.`client`.
 pub(crate) fn datagram_from(client: u8, port: u16, order: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, client, 192, 0, 2, 1]);
+    frame.extend_from_slice(&[
+        0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, client, 192, 0, 2, 1,
+    ]);
     frame.extend_from_slice(&port.to_be_bytes());
     frame.extend_from_slice(&[0, 53, 0, 9, 0, 0, order]);
     frame
 }
 
 fn runtime(me: Peer, flows: usize, report_interval: u64, chains: Vec<ChainSpec>) -> Runtime {
-    Runtime::new(RuntimeConfig { me, flows, seed: 1, report_interval, fabric: FabricConfig::default() }, chains)
+    Runtime::new(
+        RuntimeConfig { me, flows, seed: 1, report_interval, fabric: FabricConfig::default() },
+        chains,
+    )
 }
 
 /// A runtime with a forwarding chain for each of these switches, under this plan.
-pub(crate) fn forwarding(me: Peer, report_interval: u64, plan: Plan, switches: impl IntoIterator<Item = NodeId>) -> Runtime {
+pub(crate) fn forwarding(
+    me: Peer,
+    report_interval: u64,
+    plan: Plan,
+    switches: impl IntoIterator<Item = NodeId>,
+) -> Runtime {
     let spec = |(number, switch)| ChainSpec {
         name: format!("chain {number}"),
         switch,
@@ -106,7 +125,13 @@ pub(crate) fn is_released(frame: &[u8]) -> bool {
 
 /// A view in which all of these run, on one host.
 pub(crate) fn view_of<const N: usize>(peers: [Peer; N]) -> Control {
-    let member = |Peer { node, incarnation }| Member { node, incarnation, state: MemberState::Running, cluster: 0, host: 0 };
+    let member = |Peer { node, incarnation }| Member {
+        node,
+        incarnation,
+        state: MemberState::Running,
+        cluster: 0,
+        host: 0,
+    };
     Control::View { version: 1, members: peers.map(member).to_vec() }
 }
 
@@ -126,7 +151,12 @@ impl Spot {
         flows: usize,
         buffers: usize,
     ) -> Spot {
-        let spec = ChainSpec { name: "test".to_owned(), switch: SWITCH, chain: Chain::new(functions), protection };
+        let spec = ChainSpec {
+            name: "test".to_owned(),
+            switch: SWITCH,
+            chain: Chain::new(functions),
+            protection,
+        };
         Spot { me, runtime: runtime(me, flows, SECOND, vec![spec]), pool: MemoryPool::new(buffers) }
     }
 
@@ -157,8 +187,16 @@ impl Spot {
 
     /// A flow's packet from the switch, with its stamp, the epoch of its route, and
     /// flags.
-    pub(crate) fn packet(&mut self, frame: &[u8], (stamp, commit, flags): (u64, u32, u8)) -> Vec<u8> {
-        self.encapsulated(frame, index::TO_RUNTIME, Meta { stamp, commit, flags, ..Meta::default() })
+    pub(crate) fn packet(
+        &mut self,
+        frame: &[u8],
+        (stamp, commit, flags): (u64, u32, u8),
+    ) -> Vec<u8> {
+        self.encapsulated(
+            frame,
+            index::TO_RUNTIME,
+            Meta { stamp, commit, flags, ..Meta::default() },
+        )
     }
 
     /// A tick of the switch, with its table's fill in 1/1000.

@@ -92,7 +92,11 @@ impl Instance {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         inbox.restarted.iter().for_each(|peer| self.session.handle_restart(*peer));
         for (record, body) in inbox.records() {
-            *drops += usize::from(self.session.handle_record(record.from, record.kind, body, &mut self.pools).is_err());
+            *drops += usize::from(
+                self.session
+                    .handle_record(record.from, record.kind, body, &mut self.pools)
+                    .is_err(),
+            );
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
@@ -100,7 +104,9 @@ impl Instance {
             self.next_statistics = now + 2 * MILLISECOND;
             self.session.say_statistics();
         }
-        let Some(ways) = &mut self.ways else { return self.session.advance(&mut self.fabric, &mut self.pools) };
+        let Some(ways) = &mut self.ways else {
+            return self.session.advance(&mut self.fabric, &mut self.pools);
+        };
         // Words lost on the way end the session, which is no drop.
         match self.session.hear_words(ways, &mut self.pools, now) {
             Ok(_) | Err(DropReason::LostInFailure) => {}
@@ -161,7 +167,10 @@ impl World {
             now: MILLISECOND,
             errs,
             is_wide: seed.is_multiple_of(5),
-            coordinator: Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default()),
+            coordinator: Fabric::new(
+                Peer { node: COORDINATOR, incarnation: 1 },
+                FabricConfig::default(),
+            ),
             view: 0,
             members: BTreeMap::new(),
             server: None,
@@ -218,7 +227,8 @@ impl World {
             ways.begin(STATE_SERVER);
         }
         self.coordinator.set_peer(me);
-        let dead = self.dead.iter().filter(|dead| !dead.is_recovered).map(|dead| dead.peer).collect();
+        let dead =
+            self.dead.iter().filter(|dead| !dead.is_recovered).map(|dead| dead.peer).collect();
         self.coordinator.send_control(STATE_SERVER, &Control::Recovering { dead, epoch: 0 });
         self.tell();
     }
@@ -226,7 +236,8 @@ impl World {
     /// Tells the server the members.
     fn tell(&mut self) {
         self.view += 1;
-        let view = Control::View { version: self.view, members: self.members.values().copied().collect() };
+        let view =
+            Control::View { version: self.view, members: self.members.values().copied().collect() };
         self.coordinator.send_control(STATE_SERVER, &view);
     }
 
@@ -245,7 +256,10 @@ impl World {
             next_statistics: 0,
         };
         self.instances.insert(node, instance);
-        self.members.insert(node, Member { node, incarnation, state: MemberState::Running, cluster: 0, host: 0 });
+        self.members.insert(
+            node,
+            Member { node, incarnation, state: MemberState::Running, cluster: 0, host: 0 },
+        );
         self.tell();
     }
 
@@ -274,14 +288,21 @@ impl World {
         let list = self.random.below(2) as u32;
         let instance = self.at(node);
         if instance.session.has_joined()
-            && let Lease::Granted(index) = instance.pool(list).lease(&(0..SIZES[list as usize]), None)
+            && let Lease::Granted(index) =
+                instance.pool(list).lease(&(0..SIZES[list as usize]), None)
         {
             instance.flows.insert((list, index));
             instance.count(list, 1);
             instance.pools.1.add(0, 1);
             // The instance that knew of the end may be dead, and the server after it.
-            let lives = |peer: &Peer| self.instances.get(&peer.node).is_some_and(|there| there.peer == *peer);
-            if self.ended.get(&(list, index)).is_some_and(|(at, by)| self.now - at < REST && lives(by)) {
+            let lives = |peer: &Peer| {
+                self.instances.get(&peer.node).is_some_and(|there| there.peer == *peer)
+            };
+            if self
+                .ended
+                .get(&(list, index))
+                .is_some_and(|(at, by)| self.now - at < REST && lives(by))
+            {
                 self.hurried.push((list, index));
             }
         }
@@ -326,7 +347,8 @@ impl World {
             left.extend(self.anybody_joined().map(|heir| (self.instances[&heir].peer, index)));
         }
         self.dead.push(Dead { peer, left, is_recovered: false });
-        self.coordinator.send_control(STATE_SERVER, &Control::Recover { node, incarnation: peer.incarnation });
+        self.coordinator
+            .send_control(STATE_SERVER, &Control::Recover { node, incarnation: peer.incarnation });
         if self.errs.is_hasty {
             self.recovered(peer);
         }
@@ -340,7 +362,8 @@ impl World {
     }
 
     fn recovered(&mut self, Peer { node, incarnation }: Peer) {
-        self.coordinator.send_control(STATE_SERVER, &Control::Sweep { node, incarnation, is_over: true });
+        self.coordinator
+            .send_control(STATE_SERVER, &Control::Sweep { node, incarnation, is_over: true });
     }
 
     /// Takes one step of the recovery from a death.
@@ -359,7 +382,11 @@ impl World {
             self.recovered(self.dead[at].peer);
         } else if !self.instances.contains_key(&node) {
             self.begin(node);
-        } else if self.server.as_ref().is_some_and(|server| !server.server().is_mourning(self.dead[at].peer)) {
+        } else if self
+            .server
+            .as_ref()
+            .is_some_and(|server| !server.server().is_mourning(self.dead[at].peer))
+        {
             self.dead.remove(at);
         }
     }
@@ -376,7 +403,12 @@ impl World {
             match (node, &mut self.server) {
                 (STATE_SERVER, Some(server)) => server.handle_frame(&frame, self.now),
                 (COORDINATOR, _) => _ = self.coordinator.handle_frame(&frame, self.now),
-                _ => _ = self.instances.get_mut(&node).map(|instance| instance.fabric.handle_frame(&frame, self.now)),
+                _ => {
+                    _ = self
+                        .instances
+                        .get_mut(&node)
+                        .map(|instance| instance.fabric.handle_frame(&frame, self.now))
+                }
             }
         }
         self.coordinator.inbox.clear();
@@ -439,19 +471,30 @@ impl World {
     /// Checks the invariants of any time.
     fn check(&self) -> Result<(), String> {
         let mut seen = BTreeSet::new();
-        let lives = |heir: &Peer| self.instances.get(&heir.node).is_some_and(|there| there.peer == *heir);
-        let of_dead = self.dead.iter().flat_map(|dead| &dead.left).filter(|(heir, _)| lives(heir)).map(|(_, index)| *index);
+        let lives =
+            |heir: &Peer| self.instances.get(&heir.node).is_some_and(|there| there.peer == *heir);
+        let of_dead = self
+            .dead
+            .iter()
+            .flat_map(|dead| &dead.left)
+            .filter(|(heir, _)| lives(heir))
+            .map(|(_, index)| *index);
         let of_living = self.instances.values().flat_map(|instance| instance.flows.iter().copied());
         if let Some(index) = of_living.chain(of_dead).find(|index| !seen.insert(*index)) {
             return Err(format!("two flows have {index:?}"));
         }
         for instance in self.instances.values() {
             let held = (0..).zip(&instance.pools.0).flat_map(|(list, pool)| {
-                (0..SIZES[list as usize]).filter(|index| pool.is_held(*index)).map(move |index| (list, index))
+                (0..SIZES[list as usize])
+                    .filter(|index| pool.is_held(*index))
+                    .map(move |index| (list, index))
             });
             let held: BTreeSet<Index> = held.collect();
             if held != instance.flows {
-                return Err(format!("pools know of {held:?}, and the flows are {:?}", instance.flows));
+                return Err(format!(
+                    "pools know of {held:?}, and the flows are {:?}",
+                    instance.flows
+                ));
             }
         }
         match self.server.as_ref().map(|server| server.server().failures()) {
@@ -498,32 +541,59 @@ impl World {
         let flows: usize = self.instances.values().map(|instance| instance.flows.len()).sum();
         for instance in self.instances.values() {
             for (list, index) in &instance.flows {
-                let holders: Vec<Peer> = server.list(*list).expect("it is one").holders(*index).collect();
+                let holders: Vec<Peer> =
+                    server.list(*list).expect("it is one").holders(*index).collect();
                 if holders != [instance.peer] {
-                    return Err(format!("{index} of {list} is {:?}'s, and the server says {holders:?}", instance.peer));
+                    return Err(format!(
+                        "{index} of {list} is {:?}'s, and the server says {holders:?}",
+                        instance.peer
+                    ));
                 }
             }
         }
-        let counted: u64 = self.instances.values().flat_map(|instance| instance.pools.1.report()).map(|(_, begun)| begun).sum();
+        let counted: u64 = self
+            .instances
+            .values()
+            .flat_map(|instance| instance.pools.1.report())
+            .map(|(_, begun)| begun)
+            .sum();
         if server.statistic(BEGUN, 0).is_none_or(|begun| begun.unsigned_abs() < counted) {
-            return Err(format!("{counted} flows have begun, and the server has counted {:?}", server.statistic(BEGUN, 0)));
+            return Err(format!(
+                "{counted} flows have begun, and the server has counted {:?}",
+                server.statistic(BEGUN, 0)
+            ));
         }
         for list in 0..2 {
-            let flows = self.instances.values().flat_map(|instance| &instance.flows).filter(|(of, _)| *of == list).count() as i64;
+            let flows = self
+                .instances
+                .values()
+                .flat_map(|instance| &instance.flows)
+                .filter(|(of, _)| *of == list)
+                .count() as i64;
             let total = server.statistic(FLOWS, list);
             let read = self.instances.values().map(|instance| instance.pools.2.sum(list as usize));
             let read: Vec<i64> = read.collect();
             if total != Some(flows) || read.iter().any(|read| *read != flows) {
-                return Err(format!("{flows} flows have numbers of {list}, the gauge says {total:?}, and to instances {read:?}"));
+                return Err(format!(
+                    "{flows} flows have numbers of {list}, the gauge says {total:?}, and to instances {read:?}"
+                ));
             }
         }
-        let held: u32 = (0..2).filter_map(|list| server.account(list)).map(|account| account.held).sum();
+        let held: u32 =
+            (0..2).filter_map(|list| server.account(list)).map(|account| account.held).sum();
         // Credit that was claimed from a server that knew nothing counts as held, as far
         // as the server knows.
-        let credit: u32 = self.instances.values().flat_map(|instance| &instance.pools.0).map(|pool| pool.available()).sum();
+        let credit: u32 = self
+            .instances
+            .values()
+            .flat_map(|instance| &instance.pools.0)
+            .map(|pool| pool.available())
+            .sum();
         let claimed = if self.server_life > 1 { credit as usize } else { 0 };
         if !(flows..=flows + claimed).contains(&(held as usize)) {
-            return Err(format!("there are {flows} flows and {credit} numbers at hand, and the server knows of {held}"));
+            return Err(format!(
+                "there are {flows} flows and {credit} numbers at hand, and the server knows of {held}"
+            ));
         }
         Ok([flows, self.server_life as usize - 1, self.ways.as_ref().map_or(0, Ways::carried)])
     }
@@ -531,10 +601,18 @@ impl World {
 
 #[test]
 fn no_two_flows_have_one_index_whoever_dies() {
-    let lived = |seed| World::new(seed, Errs::default()).live().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    let [flows, deaths, words] = (0..1000).map(lived).fold([0; 3], |all, one| core::array::from_fn(|at| all[at] + one[at]));
+    let lived = |seed| {
+        World::new(seed, Errs::default())
+            .live()
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+    };
+    let [flows, deaths, words] =
+        (0..1000).map(lived).fold([0; 3], |all, one| core::array::from_fn(|at| all[at] + one[at]));
     let is_much = flows > 1000 && deaths > 1000 && words > 100_000;
-    assert!(is_much, "{flows} flows lived to the end, {deaths} servers died, {words} words arrived: these worlds show little");
+    assert!(
+        is_much,
+        "{flows} flows lived to the end, {deaths} servers died, {words} words arrived: these worlds show little"
+    );
 }
 
 #[test]
@@ -545,7 +623,8 @@ fn planted_faults_are_found() {
         Errs { is_rest_forgotten: true, ..Errs::default() },
     ];
     let around = errs.map(|errs| (Planted::default(), errs));
-    let faults = [Fault::KeepsPartsOfTheDead, Fault::BelievesAnyWords].map(|fault| (fault.into(), Errs::default()));
+    let faults = [Fault::KeepsPartsOfTheDead, Fault::BelievesAnyWords]
+        .map(|fault| (fault.into(), Errs::default()));
     for (planted, errs) in around.into_iter().chain(faults) {
         let _planting = plant(planted);
         let is_noticed = |seed| World::new(seed, errs).live().is_err();
@@ -561,7 +640,9 @@ fn records_from_strangers_are_counted() {
     let node = world.anybody();
     let before: u64 = world.server.as_ref().expect("there is one").drops().total();
     let bodies: [&[u8]; 7] = [&[], &[1], &[0; 4], &[0xff; 22], &[4; 23], &[0; 300], &[4; 300]];
-    for kind in [kind::STATE_HELLO, kind::STATE_WELCOME, kind::STATE, kind::STATE_OVER, kind::CONTROL, 200] {
+    for kind in
+        [kind::STATE_HELLO, kind::STATE_WELCOME, kind::STATE, kind::STATE_OVER, kind::CONTROL, 200]
+    {
         for body in bodies {
             world.at(node).fabric.send(STATE_SERVER, kind, body).expect("there is room");
             world.settle();
@@ -573,11 +654,22 @@ fn records_from_strangers_are_counted() {
     world.settle();
     world.check().expect("nothing has happened");
     let strangers = world.at(node);
-    for (record, body) in [(kind::STATE, &[0u8; 3][..]), (kind::STATE_WELCOME, &[9; 22]), (kind::STATE_OVER, &[]), (99, &[])] {
+    for (record, body) in [
+        (kind::STATE, &[0u8; 3][..]),
+        (kind::STATE_WELCOME, &[9; 22]),
+        (kind::STATE_OVER, &[]),
+        (99, &[]),
+    ] {
         let from = Peer { node: STATE_SERVER, incarnation: 1 };
-        assert!(strangers.session.handle_record(from, record, body, &mut strangers.pools).is_err(), "{record}");
+        assert!(
+            strangers.session.handle_record(from, record, body, &mut strangers.pools).is_err(),
+            "{record}"
+        );
         let other = Peer { node: COORDINATOR, incarnation: 1 };
-        assert!(strangers.session.handle_record(other, record, body, &mut strangers.pools).is_err(), "{record}");
+        assert!(
+            strangers.session.handle_record(other, record, body, &mut strangers.pools).is_err(),
+            "{record}"
+        );
     }
     world.settle();
     world.check().expect("it begins again");

@@ -88,8 +88,15 @@ mod tests {
         assert_eq!((free.take(), free.take(), free.take()), (Some(0), Some(1), Some(2)));
         free.put(0);
         free.put(2);
-        assert_eq!((free.len(), free.next(), free.reach()), (3, Some(2), 3), "the latest first: it is in the cache");
-        assert_eq!((free.take(), free.take(), free.take(), free.take()), (Some(2), Some(0), Some(3), None));
+        assert_eq!(
+            (free.len(), free.next(), free.reach()),
+            (3, Some(2), 3),
+            "the latest first: it is in the cache"
+        );
+        assert_eq!(
+            (free.take(), free.take(), free.take(), free.take()),
+            (Some(2), Some(0), Some(3), None)
+        );
         assert!(free.is_empty() && free.next().is_none() && free.capacity() == 4);
     }
 }

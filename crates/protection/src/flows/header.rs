@@ -130,7 +130,8 @@ impl ActorHeader {
         }
     }
 
-    /// What the flow is at this runtime. Only [`Flows::step`](super::Flows::step) changes that.
+    /// What the flow is at this runtime. Only [`Flows::step`](super::Flows::step) changes
+    /// that.
     #[inline]
     pub fn life(&self) -> Life {
         Life::of(self.life)

@@ -1,14 +1,14 @@
 //! A flow's life at one runtime: what a slot of the slab is, and how it becomes that.
 //!
-//! In: events, from the part that decides each of them. Out: the state that follows. Never:
-//! an event that the state does not allow. That is a fault of this program, and builds with
-//! assertions (tests, and all worlds of the simulator) end there.
+//! In: events, from the part that decides each of them. Out: the state that follows.
+//! Never: an event that the state does not allow. That is a fault of this program, and
+//! builds with assertions (tests, and all worlds of the simulator) end there.
 //!
-//! Theory of operation. A flow begins here with its first packet, or it comes from another
-//! runtime: as a copy, as one that is announced, or as one whose route is claimed. One
-//! runtime owns a flow, the one to which the switch's route leads. Every other life ends
-//! when newer state of the owner comes (`Copy`) or when nobody needs the slot any more
-//! (`End`). Each event leads to one state:
+//! Theory of operation. A flow begins here with its first packet, or it comes from
+//! another runtime: as a copy, as one that is announced, or as one whose route is
+//! claimed. One runtime owns a flow, the one to which the switch's route leads. Every
+//! other life ends when newer state of the owner comes (`Copy`) or when nobody needs the
+//! slot any more (`End`). Each event leads to one state:
 //!
 //! | event | from | to |
 //! |---|---|---|
@@ -29,9 +29,9 @@
 //! | `Restore`: the flow is what its dead owner had made of it | replaying | owned |
 //! | `End`: nobody needs the slot any more | opening, owned, leaving, replaying, copy, claiming, arriving, departed | free |
 //!
-//! A packet that waits does not change its flow's life: `ActorHeader::parked` counts these.
-//! A flow that has ended is free here, and remembered elsewhere for a while (`GoneFlows` of
-//! the switch and of each lane).
+//! A packet that waits does not change its flow's life: `ActorHeader::parked` counts
+//! these. A flow that has ended is free here, and remembered elsewhere for a while
+//! (`GoneFlows` of the switch and of each lane).
 
 /// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,8 +56,8 @@ pub enum Life {
     /// An owned flow that is offered to another runtime: it is not chosen again, and does
     /// not expire here.
     Leaving = 7,
-    /// An owned flow whose packets, as its dead owner had them, are processed again: nothing
-    /// else passes, and it does not move.
+    /// An owned flow whose packets, as its dead owner had them, are processed again:
+    /// nothing else passes, and it does not move.
     Replaying = 8,
 }
 
@@ -112,8 +112,8 @@ impl Life {
         Life::Replaying,
     ];
 
-    /// The state with this number. Headers of other runtimes may have any: unknown ones are
-    /// free.
+    /// The state with this number. Headers of other runtimes may have any: unknown ones
+    /// are free.
     #[inline]
     pub fn of(number: u8) -> Life {
         Life::ALL.get(usize::from(number)).copied().unwrap_or_default()
@@ -150,7 +150,9 @@ impl Event {
     pub const fn target(self) -> Life {
         match self {
             Event::Open => Life::Opening,
-            Event::Serve | Event::Stay | Event::Arrive | Event::Grant | Event::Restore => Life::Owned,
+            Event::Serve | Event::Stay | Event::Arrive | Event::Grant | Event::Restore => {
+                Life::Owned
+            }
             Event::Choose => Life::Leaving,
             Event::Send => Life::Departed,
             Event::Announce => Life::Arriving,
@@ -204,7 +206,8 @@ mod tests {
         Event::End,
     ];
 
-    /// The table in the module's head says the same as the code, for every event and state.
+    /// The table in the module's head says the same as the code, for every event and
+    /// state.
     #[test]
     fn the_table_is_true() {
         let rows: Vec<Vec<&str>> = include_str!("life.rs")

@@ -27,7 +27,9 @@ use crate::delta;
 use core::ops::Range;
 use holdfast_wire::{Epoch, FlowKey};
 use places::Places;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
+use zerocopy::{
+    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref,
+};
 
 /// Index of a flow actor in its slab.
 pub type Slot = u32;
@@ -156,7 +158,13 @@ impl Flows {
 
     /// Like `Flows::new`, with room for the chain's state of only `present` flows, at
     /// least one. A slot costs its header in any case.
-    pub fn with_room_for(present: usize, capacity: usize, state_len: usize, layout: u64, seed: u64) -> Flows {
+    pub fn with_room_for(
+        present: usize,
+        capacity: usize,
+        state_len: usize,
+        layout: u64,
+        seed: u64,
+    ) -> Flows {
         let present = present.max(1);
         if present >= capacity {
             return Flows::new(capacity, state_len, layout, seed);
@@ -190,7 +198,9 @@ impl Flows {
     /// Bytes of memory of so many flows with `state_len` bytes of chain state each, all
     /// of them present: slots, the places of both keys, and the list of free slots.
     pub fn memory_of(flows: usize, state_len: usize) -> usize {
-        flows * stride(state_len) * LINE + KeyTable::memory_of(flows * 2) + FreeSlots::memory_of(flows)
+        flows * stride(state_len) * LINE
+            + KeyTable::memory_of(flows * 2)
+            + FreeSlots::memory_of(flows)
     }
 
     /// Bytes of memory in use: for the highest number of flows that were here at once.
@@ -340,7 +350,10 @@ impl Flows {
         let mut replied = None;
         let is_it = |found: Found| {
             let is_key = self.is_key(found, key);
-            if is_key && found.is_reply && (replied.is_none() || self.header(found.slot).life().is_awaited()) {
+            if is_key
+                && found.is_reply
+                && (replied.is_none() || self.header(found.slot).life().is_awaited())
+            {
                 replied = Some(found);
             }
             is_key && !found.is_reply
@@ -352,22 +365,33 @@ impl Flows {
     /// flows may have one reply key; a packet carries the epoch of the flow to which the
     /// switch has given the key.
     pub fn find_meant(&self, key: &FlowKey, hash: u64, epoch: u16) -> Option<Found> {
-        let meant = self.table.find(hash, |found| self.is_key(found, key) && self.header(found.slot).epoch.low() == epoch);
+        let meant = self.table.find(hash, |found| {
+            self.is_key(found, key) && self.header(found.slot).epoch.low() == epoch
+        });
         meant.or_else(|| self.find(key, hash))
     }
 
     /// True if several flows here have this reply key.
     pub fn is_shared(&self, reply: &FlowKey) -> bool {
         let mut first = None;
-        let is_second =
-            |found: Found| found.is_reply && self.is_key(found, reply) && *first.get_or_insert(found.slot) != found.slot;
+        let is_second = |found: Found| {
+            found.is_reply
+                && self.is_key(found, reply)
+                && *first.get_or_insert(found.slot) != found.slot
+        };
         self.table.find(self.hash(reply), is_second).is_some()
     }
 
     /// The flow whose forward key has this hash, if `is_it` accepts its header.
     #[inline]
-    pub(crate) fn find_hash(&self, hash: u64, is_it: impl Fn(&ActorHeader) -> bool) -> Option<Slot> {
-        self.table.find(hash, |found| !found.is_reply && is_it(self.header(found.slot))).map(|found| found.slot)
+    pub(crate) fn find_hash(
+        &self,
+        hash: u64,
+        is_it: impl Fn(&ActorHeader) -> bool,
+    ) -> Option<Slot> {
+        self.table
+            .find(hash, |found| !found.is_reply && is_it(self.header(found.slot)))
+            .map(|found| found.slot)
     }
 
     #[inline]
@@ -387,7 +411,12 @@ impl Flows {
     /// entry per hash, for [`Flows::find_likely`]. The returned value means nothing; use
     /// it so that the loads stay.
     #[inline]
-    pub fn touch_slots(&self, hashes: impl Iterator<Item = u64>, whole: bool, into: &mut Vec<Option<Found>>) -> u64 {
+    pub fn touch_slots(
+        &self,
+        hashes: impl Iterator<Item = u64>,
+        whole: bool,
+        into: &mut Vec<Option<Found>>,
+    ) -> u64 {
         into.clear();
         into.extend(hashes.map(|hash| self.table.candidate(hash)));
         let mut sum = 0u64;
@@ -413,7 +442,13 @@ impl Flows {
 
     /// Like [`Flows::find_meant`], with the result of [`Flows::touch_slots`].
     #[inline]
-    pub fn find_likely(&self, key: &FlowKey, hash: u64, epoch: Epoch, likely: Option<Found>) -> Option<Found> {
+    pub fn find_likely(
+        &self,
+        key: &FlowKey,
+        hash: u64,
+        epoch: Epoch,
+        likely: Option<Found>,
+    ) -> Option<Found> {
         let is_it = |found: &Found| {
             let header = self.header(found.slot);
             header.life() != Life::Free && header.epoch == epoch && self.is_key(*found, key)
@@ -440,8 +475,8 @@ impl Flows {
         Ok(slot)
     }
 
-    /// As [`Flows::insert`] of a flow that is owned at once, without a chain: for benches and
-    /// tests.
+    /// As [`Flows::insert`] of a flow that is owned at once, without a chain: for benches
+    /// and tests.
     ///
     /// # Errors
     /// As there.
@@ -483,7 +518,9 @@ impl Flows {
         self.clear_reply(slot);
         // A flow that is only a replica here does not count: the switch decides which of
         // the two was first.
-        let is_taken = |found: Found| self.is_key(found, &reply) && self.header(found.slot).life() != Life::Copy;
+        let is_taken = |found: Found| {
+            self.is_key(found, &reply) && self.header(found.slot).life() != Life::Copy
+        };
         if self.table.find(self.hash(&reply), is_taken).is_some() {
             return Err(NoReply::Taken);
         }
@@ -517,8 +554,8 @@ impl Flows {
         }
     }
 
-    /// An event in the flow's life. Flows that were this runtime's own and become copies are
-    /// noted as demoted.
+    /// An event in the flow's life. Flows that were this runtime's own and become copies
+    /// are noted as demoted.
     #[inline]
     pub fn step(&mut self, slot: Slot, event: Event) {
         let (old, new) = (self.header(slot).life(), event.target());
@@ -540,8 +577,11 @@ impl Flows {
 
     /// Sets the state of the flow that was demoted last, if its state was absent.
     pub(crate) fn know_demoted(&mut self, slot: Slot, state: &[u8]) {
-        if let Some(demoted) = self.demoted.last_mut().filter(|demoted| demoted.slot == slot && !demoted.is_known) {
-            demoted.lines.as_mut_bytes()[HEADER_LEN..HEADER_LEN + self.state_len].copy_from_slice(state);
+        if let Some(demoted) =
+            self.demoted.last_mut().filter(|demoted| demoted.slot == slot && !demoted.is_known)
+        {
+            demoted.lines.as_mut_bytes()[HEADER_LEN..HEADER_LEN + self.state_len]
+                .copy_from_slice(state);
             demoted.is_known = true;
         }
     }
@@ -657,7 +697,10 @@ impl Flows {
 
     /// Evicts the state of this flow, which lives elsewhere from now on.
     pub(crate) fn evict(&mut self, slot: Slot) {
-        assert!(self.header(slot).life().is_owned(), "what is not owned here is no cache of anything");
+        assert!(
+            self.header(slot).life().is_owned(),
+            "what is not owned here is no cache of anything"
+        );
         self.give_room_up(slot);
     }
 
@@ -682,7 +725,10 @@ impl Flows {
     /// # Errors
     /// [`Full`] if there is no room for it.
     pub(crate) fn load(&mut self, slot: Slot, state: &[u8]) -> Result<(), Full> {
-        assert!(!self.is_present(slot) && state.len() == self.state_len, "it is absent, and this is a state");
+        assert!(
+            !self.is_present(slot) && state.len() == self.state_len,
+            "it is absent, and this is a state"
+        );
         self.make_present(slot)?;
         self.parts_mut(slot).1.copy_from_slice(state);
         Ok(())
@@ -704,17 +750,21 @@ impl Flows {
         header.key = local.key;
         header.reply = local.reply;
         header.life = local.life;
-        (header.timer_next, header.timer_before, header.timer_list) = (local.timer_next, local.timer_before, local.timer_list);
+        (header.timer_next, header.timer_before, header.timer_list) =
+            (local.timer_next, local.timer_before, local.timer_list);
         header.generation = local.generation;
         header.parked = local.parked;
         // `UNCONFIRMED` comes from the block, and the slot is no longer `EMPTY`. All
         // other flags are this runtime's own.
-        header.flags = header.flags & flag::UNCONFIRMED | local.flags & !(flag::UNCONFIRMED | flag::EMPTY);
+        header.flags =
+            header.flags & flag::UNCONFIRMED | local.flags & !(flag::UNCONFIRMED | flag::EMPTY);
         if reply == FlowKey::default() { Ok(()) } else { self.place_reply(slot, reply) }
     }
 
     /// All slots in use.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &ActorHeader)> + '_ {
-        (0..self.reach()).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.life() != Life::Free)
+        (0..self.reach())
+            .map(|slot| (slot, self.header(slot)))
+            .filter(|(_, header)| header.life() != Life::Free)
     }
 }

@@ -75,7 +75,8 @@ impl Places {
     /// never if the slot has no frame.
     #[inline]
     pub(super) fn set_used(&mut self, slot: Slot, is_used: bool) -> bool {
-        self.frame(slot).is_some_and(|frame| core::mem::replace(&mut frame.is_used, is_used) != is_used)
+        self.frame(slot)
+            .is_some_and(|frame| core::mem::replace(&mut frame.is_used, is_used) != is_used)
     }
 
     /// See [`Places::set_used`].

@@ -67,7 +67,13 @@ impl KeyTable {
     pub fn new(keys: usize) -> KeyTable {
         let most = KeyTable::buckets_of(keys);
         let count = most.min(FIRST);
-        KeyTable { buckets: untouched(most), count, mask: count.next_power_of_two() - 1, len: 0, journal: None }
+        KeyTable {
+            buckets: untouched(most),
+            count,
+            mask: count.next_power_of_two() - 1,
+            len: 0,
+            journal: None,
+        }
     }
 
     fn buckets_of(keys: usize) -> usize {
@@ -232,15 +238,20 @@ impl KeyTable {
         }
         let tag = KeyTable::tag(hash);
         let (first, second) = (self.first(tag), self.second(tag));
-        let used = |table: &KeyTable, bucket: usize| table.buckets[bucket].0.iter().filter(|&&entry| entry != EMPTY).count();
+        let used = |table: &KeyTable, bucket: usize| {
+            table.buckets[bucket].0.iter().filter(|&&entry| entry != EMPTY).count()
+        };
         let in_first = used(self, first);
-        let bucket = if in_first < CROWDED || in_first <= used(self, second) { first } else { second };
+        let bucket =
+            if in_first < CROWDED || in_first <= used(self, second) { first } else { second };
         let bucket = match used(self, bucket) {
             ENTRIES if self.displace(first) => first,
             ENTRIES if self.displace(second) => second,
             _ => bucket,
         };
-        let Some(place) = self.buckets[bucket].0.iter().position(|&entry| entry == EMPTY) else { return false };
+        let Some(place) = self.buckets[bucket].0.iter().position(|&entry| entry == EMPTY) else {
+            return false;
+        };
         self.note(bucket);
         self.buckets[bucket].0[place] = KeyTable::entry(tag, found);
         self.len += 1;
@@ -326,7 +337,10 @@ mod tests {
             at = step;
             let is_second = |n: &u32| {
                 let first = table.first(KeyTable::tag(hash((*n).into())));
-                !table.buckets[first].0.iter().any(|entry| *entry != EMPTY && KeyTable::found(*entry) == found(*n))
+                !table.buckets[first]
+                    .0
+                    .iter()
+                    .any(|entry| *entry != EMPTY && KeyTable::found(*entry) == found(*n))
             };
             let second = (0..at).filter(is_second).count();
             assert!(second * 100 <= at as usize * 4, "{second} of {at}");
@@ -362,10 +376,16 @@ mod tests {
         let tag = |n: u32| KeyTable::tag(hash(n.into()));
         let buckets = [table.first(tag(new)), table.second(tag(new))];
         assert_ne!(buckets[0], buckets[1]);
-        let first_at = |bucket: usize| (1..new).filter(|&n| table.first(tag(n)) == bucket).take(ENTRIES).collect::<Vec<u32>>();
+        let first_at = |bucket: usize| {
+            (1..new).filter(|&n| table.first(tag(n)) == bucket).take(ENTRIES).collect::<Vec<u32>>()
+        };
         let others = buckets.map(first_at);
         for (bucket, others) in buckets.iter().zip(&others) {
-            table.buckets[*bucket].0.iter_mut().zip(others).for_each(|(entry, &n)| *entry = KeyTable::entry(tag(n), found(n)));
+            table.buckets[*bucket]
+                .0
+                .iter_mut()
+                .zip(others)
+                .for_each(|(entry, &n)| *entry = KeyTable::entry(tag(n), found(n)));
             table.len += ENTRIES;
         }
         insert(&mut table, new);
@@ -392,9 +412,11 @@ mod tests {
     #[test]
     fn an_entry_has_room_for_every_slot() {
         let last = (1 << SLOT_BITS) - 2;
-        for place in
-            [Found { slot: 0, is_reply: true }, Found { slot: last, is_reply: false }, Found { slot: last, is_reply: true }]
-        {
+        for place in [
+            Found { slot: 0, is_reply: true },
+            Found { slot: last, is_reply: false },
+            Found { slot: last, is_reply: true },
+        ] {
             let entry = KeyTable::entry(KeyTable::tag(u64::MAX), place);
             assert_eq!((KeyTable::found(entry), entry >> TAG), (place, KeyTable::tag(u64::MAX)));
         }
@@ -411,7 +433,11 @@ mod tests {
         let mut table = KeyTable::new(4000);
         table.set_journal(Journal {
             exempt: |_| {},
-            before: |bytes| BEFORE.with_borrow_mut(|before| before.push((bytes.as_ptr() as usize, bytes.to_vec()))),
+            before: |bytes| {
+                BEFORE.with_borrow_mut(|before| {
+                    before.push((bytes.as_ptr() as usize, bytes.to_vec()))
+                })
+            },
             scratch: |_, _| {},
         });
         for n in 0..2000 {

@@ -4,7 +4,12 @@ use super::*;
 use core::cell::RefCell;
 
 fn key(n: u32) -> FlowKey {
-    FlowKey { source_port: n as u16, destination_port: (n >> 16) as u16, protocol: 17, ..FlowKey::default() }
+    FlowKey {
+        source_port: n as u16,
+        destination_port: (n >> 16) as u16,
+        protocol: 17,
+        ..FlowKey::default()
+    }
 }
 
 fn flows() -> Flows {
@@ -21,7 +26,8 @@ thread_local! {
 #[test]
 fn what_changes_is_told_before() {
     let mut flows = Flows::with_room_for(2, 4, 40, 7, 99);
-    let insert = |flows: &mut Flows, n: u32| flows.insert_owned(key(n), flows.hash(&key(n))).unwrap();
+    let insert =
+        |flows: &mut Flows, n: u32| flows.insert_owned(key(n), flows.hash(&key(n))).unwrap();
     let slots = [1, 2].map(|n| insert(&mut flows, n));
     for slot in slots {
         flows.parts_mut(slot).1.fill(slot as u8 + 1);
@@ -29,7 +35,9 @@ fn what_changes_is_told_before() {
     let there = flows.block(slots[1]).to_vec();
     flows.set_journal(Journal {
         exempt: |_| {},
-        before: |bytes| BEFORE.with_borrow_mut(|before| before.push((bytes.as_ptr() as usize, bytes.to_vec()))),
+        before: |bytes| {
+            BEFORE.with_borrow_mut(|before| before.push((bytes.as_ptr() as usize, bytes.to_vec())))
+        },
         scratch: |_, _| {},
     });
     let turns: [&dyn Fn(&mut Flows); 6] = [
@@ -61,7 +69,9 @@ fn what_changes_is_told_before() {
         assert_ne!(undone, was, "turn {at}");
         for (address, bytes) in BEFORE.take().into_iter().rev() {
             // Other entries belong to the table.
-            if let Some(offset) = address.checked_sub(begin).filter(|offset| offset + bytes.len() <= was.len()) {
+            if let Some(offset) =
+                address.checked_sub(begin).filter(|offset| offset + bytes.len() <= was.len())
+            {
                 undone[offset..offset + bytes.len()].copy_from_slice(&bytes);
             }
         }
@@ -118,7 +128,8 @@ fn a_place_that_is_overwritten_is_not_empty() {
 fn a_search_ends_behind_the_last_slot_that_was_used() {
     let mut flows = flows();
     assert_eq!((flows.reach(), flows.iter().count()), (0, 0));
-    let slots: Vec<Slot> = (0..10).map(|n| flows.insert_owned(key(n), flows.hash(&key(n))).unwrap()).collect();
+    let slots: Vec<Slot> =
+        (0..10).map(|n| flows.insert_owned(key(n), flows.hash(&key(n))).unwrap()).collect();
     slots[..5].iter().for_each(|slot| flows.remove(*slot));
     for n in 10..13 {
         flows.insert(key(n), flows.hash(&key(n)), Event::Copy).unwrap();
@@ -167,22 +178,34 @@ fn a_state_may_be_absent() {
     assert_eq!((flows.room(), flows.absent(), flows.len(), flows.owned()), (1, 1, 2, 2));
     let third = insert(&mut flows, 3).unwrap();
     assert_eq!(flows.state(third), [0; 40], "nothing is left of the one before");
-    assert_eq!((flows.is_present(slots[0]), flows.is_present(third), flows.room()), (false, true, 0));
+    assert_eq!(
+        (flows.is_present(slots[0]), flows.is_present(third), flows.room()),
+        (false, true, 0)
+    );
     assert_eq!(flows.load(slots[0], &kept), Err(Full));
     flows.header_mut(slots[0]).last_stamp = 77;
     flows.remove(slots[1]);
     flows.load(slots[0], &kept).unwrap();
     let header = flows.header(slots[0]);
-    assert_eq!((header.version, header.last_stamp, header.key, header.reply), (8, 77, key(1), key(10)));
+    assert_eq!(
+        (header.version, header.last_stamp, header.key, header.reply),
+        (8, 77, key(1), key(10))
+    );
     assert_eq!(flows.state(slots[0]), [10; 40]);
-    assert_eq!(flows.find(&key(10), flows.hash(&key(10))), Some(Found { slot: slots[0], is_reply: true }));
+    assert_eq!(
+        flows.find(&key(10), flows.hash(&key(10))),
+        Some(Found { slot: slots[0], is_reply: true })
+    );
     let generation = flows.header(slots[1]).generation;
     flows.remove(third);
     let again = insert(&mut flows, 4).unwrap();
     assert_eq!((again, flows.header(again).generation), (third, 2));
     flows.evict(again);
     flows.remove(again);
-    assert_eq!((flows.header(slots[1]).generation, flows.room(), flows.absent()), (generation, 1, 0));
+    assert_eq!(
+        (flows.header(slots[1]).generation, flows.room(), flows.absent()),
+        (generation, 1, 0)
+    );
 }
 
 #[test]
@@ -215,7 +238,9 @@ fn of_flows_with_one_reply_key_the_epoch_says_which() {
     for (slot, epoch) in slots.into_iter().zip([70, 71]) {
         let found = Some(Found { slot, is_reply: true });
         assert_eq!(flows.find_meant(&key(10), hash, epoch), found);
-        for likely in slots.map(|slot| Some(Found { slot, is_reply: true })).into_iter().chain([None]) {
+        for likely in
+            slots.map(|slot| Some(Found { slot, is_reply: true })).into_iter().chain([None])
+        {
             assert_eq!(flows.find_likely(&key(10), hash, Epoch::new(epoch.into()), likely), found);
         }
     }
@@ -232,6 +257,9 @@ fn of_flows_with_one_reply_key_the_epoch_says_which() {
     let own = flows.insert_owned(key(10), hash).unwrap();
     assert_eq!(flows.find(&key(10), hash), Some(Found { slot: own, is_reply: false }));
     flows.remove(slots[0]);
-    assert_eq!(flows.find_meant(&key(10), hash, 71), Some(Found { slot: slots[1], is_reply: true }));
+    assert_eq!(
+        flows.find_meant(&key(10), hash, 71),
+        Some(Found { slot: slots[1], is_reply: true })
+    );
     assert!(!flows.is_shared(&key(10)));
 }

@@ -19,7 +19,8 @@ impl Before {
     #[inline]
     pub(super) fn note(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header_mut(slot);
-        let is_passed_over = header.commit == 0 || header.flags & (flag::TOUCHED | flag::WHOLE | flag::UNPROTECTED) != 0;
+        let is_passed_over = header.commit == 0
+            || header.flags & (flag::TOUCHED | flag::WHOLE | flag::UNPROTECTED) != 0;
         if is_passed_over {
             return;
         }

@@ -78,7 +78,12 @@ impl Leaving {
 
     /// Keeps a packet that must wait for a leaving holder. Returns the packet if it need
     /// not wait.
-    pub(super) fn hold(&mut self, holder: Peer, latched: Latched, out: &mut Outbox) -> Option<Latched> {
+    pub(super) fn hold(
+        &mut self,
+        holder: Peer,
+        latched: Latched,
+        out: &mut Outbox,
+    ) -> Option<Latched> {
         let behind = match self.flows.get(&latched.slot) {
             Some((generation, peer)) if *generation == latched.generation => *peer,
             _ => return Some(latched),
@@ -92,7 +97,13 @@ impl Leaving {
     }
 
     /// The holder has refused the commit that these packets reveal: they never leave.
-    pub(super) fn refuse(&mut self, holder: Peer, commit: u32, reason: DropReason, out: &mut Outbox) {
+    pub(super) fn refuse(
+        &mut self,
+        holder: Peer,
+        commit: u32,
+        reason: DropReason,
+        out: &mut Outbox,
+    ) {
         for waiting in core::mem::take(&mut self.waiting) {
             match waiting.holder == holder && waiting.latched.commit == commit {
                 true => out.dropped.push((waiting.latched.packet, reason)),

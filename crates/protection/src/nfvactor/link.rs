@@ -73,11 +73,25 @@ impl Link {
         }
     }
 
-    pub(super) fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, since: u64, is_question: bool) {
+    pub(super) fn note_sent(
+        &mut self,
+        number: u32,
+        flows: &Flows,
+        slot: Slot,
+        since: u64,
+        is_question: bool,
+    ) {
         self.numbers.last = number;
         let header = flows.header(slot);
         let (generation, packets) = (header.generation, packets(header));
-        self.under_way.push_back(UnderWay { number, slot, generation, packets, since, is_question });
+        self.under_way.push_back(UnderWay {
+            number,
+            slot,
+            generation,
+            packets,
+            since,
+            is_question,
+        });
     }
 }
 

@@ -71,7 +71,9 @@ impl NfvActor {
     /// True if a packet leaves although no runtime took a snapshot of its flow.
     #[inline]
     pub(super) fn is_homeless(&self, header: &ActorHeader) -> bool {
-        let is_homeless = self.snapshots.homeless > 0 && header.flags & flag::UNPROTECTED != 0 && header.peer == 0;
+        let is_homeless = self.snapshots.homeless > 0
+            && header.flags & flag::UNPROTECTED != 0
+            && header.peer == 0;
         self.links.is_empty() || is_homeless
     }
 
@@ -80,7 +82,9 @@ impl NfvActor {
     pub(super) fn choose(&mut self) -> Option<Peer> {
         let count = self.links.len();
         let in_turn = (0..count).map(|at| (self.next_peer + at) % count);
-        let at = in_turn.filter(|&at| self.links[at].full_until <= self.now).min_by_key(|&at| self.links[at].copies)?;
+        let at = in_turn
+            .filter(|&at| self.links[at].full_until <= self.now)
+            .min_by_key(|&at| self.links[at].copies)?;
         self.next_peer = (at + 1) % count;
         Some(self.links[at].peer)
     }
@@ -108,7 +112,9 @@ impl NfvActor {
 
     /// True if a state that no packet waits for has been under way for too long.
     pub(super) fn is_late(&self) -> bool {
-        let is_late = |link: &Link| link.under_way.front().is_some_and(|sent| self.now.saturating_sub(sent.since) > LATE);
+        let is_late = |link: &Link| {
+            link.under_way.front().is_some_and(|sent| self.now.saturating_sub(sent.since) > LATE)
+        };
         self.plan.release == Release::AtOnce && self.links.iter().any(is_late)
     }
 
@@ -123,7 +129,9 @@ impl NfvActor {
     ) {
         let Some(UnderWay { number, slot, generation, .. }) = sent else { return };
         let header = flows.header_mut(slot);
-        if header.generation != generation || (header.peer, header.peer_incarnation) != (from.node, from.incarnation) {
+        if header.generation != generation
+            || (header.peer, header.peer_incarnation) != (from.node, from.incarnation)
+        {
             return;
         }
         match header.life() {
@@ -141,7 +149,9 @@ impl NfvActor {
                 self.resync_not_before = self.now;
             }
             // This runtime gave the snapshot back, and has received nothing newer since.
-            Life::Copy if header.commit == number => restore::take_back(flows, slot, from.node, reason, out),
+            Life::Copy if header.commit == number => {
+                restore::take_back(flows, slot, from.node, reason, out)
+            }
             _ => {}
         }
     }

@@ -80,19 +80,26 @@ impl NfvActor {
             && reached(link.numbers.last, header.commit);
         let block = flows.block(slot);
         let limit = (WHOLE_HEAD_LEN + block.len()).saturating_sub(delta::HEAD_LEN);
-        let change = before.filter(|_| is_followed).and_then(|before| delta::encode(before, block, limit, &mut self.encoded));
+        let change = before
+            .filter(|_| is_followed)
+            .and_then(|before| delta::encode(before, block, limit, &mut self.encoded));
         let sent = match change {
             Some(change) => {
-                let head = delta::head(commit, flows.hash(&header.key), header.epoch, header.version);
+                let head =
+                    delta::head(commit, flows.hash(&header.key), header.epoch, header.version);
                 link.choice.note_state(head.len() + change.len());
                 out.send(peer, kind::DELTA, &[&head, change])
             }
             None => {
-                let version = if has_snapshots { header.version } else { header.version.wrapping_add(1) };
+                let version =
+                    if has_snapshots { header.version } else { header.version.wrapping_add(1) };
                 link.choice.note_state(WHOLE_HEAD_LEN + block.len());
                 flows.header_mut(slot).version = version;
-                let sent =
-                    out.send(peer, kind::STATE, &[&commit.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)]);
+                let sent = out.send(
+                    peer,
+                    kind::STATE,
+                    &[&commit.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)],
+                );
                 flows.header_mut(slot).version = header.version;
                 sent
             }
@@ -133,7 +140,8 @@ impl NfvActor {
             return self.choose();
         }
         let next = self.peers.get(self.next_peer).copied()?;
-        self.next_peer = if self.is_pinned { self.next_peer } else { (self.next_peer + 1) % self.peers.len() };
+        self.next_peer =
+            if self.is_pinned { self.next_peer } else { (self.next_peer + 1) % self.peers.len() };
         Some(next)
     }
 
@@ -185,7 +193,9 @@ impl NfvActor {
         while at < end && sent < RESYNC_SEND {
             let header = flows.header(at);
             if header.life().is_owned() && flows.is_present(at) && !is_unfinished(header) {
-                let has_replica = self.links.has(Peer { node: header.peer, incarnation: header.peer_incarnation });
+                let has_replica = self
+                    .links
+                    .has(Peer { node: header.peer, incarnation: header.peer_incarnation });
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     match self.send_state(flows, at, None, out) {
                         Ok(()) => sent += 1,
@@ -208,7 +218,8 @@ impl NfvActor {
             self.end_look();
         } else if self.resync.is_none() {
             for link in self.links.iter_mut() {
-                link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
+                link.resync_mark =
+                    (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
             }
             self.count_filling();
         }
@@ -237,7 +248,12 @@ impl NfvActor {
         })
     }
 
-    pub(super) fn handle_delta(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+    pub(super) fn handle_delta(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        body: &[u8],
+    ) -> Result<(), DropReason> {
         let record = delta::split(body, flows.block_len())?;
         self.take_commit(from, record.commit)?;
         let patched = copies::patch(flows, from, &record).inspect_err(|reason| {
@@ -255,7 +271,11 @@ impl NfvActor {
     /// so that the cost goes unnoticed. Questions are in order with the states, so the
     /// holder compares the same version.
     pub(super) fn ask(&mut self, flows: &Flows, out: &mut Outbox) {
-        if self.now < self.ask_not_before || self.blocked || flows.reach() == 0 || self.has_snapshots() {
+        if self.now < self.ask_not_before
+            || self.blocked
+            || flows.reach() == 0
+            || self.has_snapshots()
+        {
             return;
         }
         self.ask_not_before = self.now + self.ask_pause;
@@ -266,11 +286,16 @@ impl NfvActor {
             let header = flows.header(slot);
             // Flows that have changed, or may have, since their last record are not asked
             // about.
-            let unknown = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND | flag::DIRTY | flag::TOUCHED;
+            let unknown =
+                flag::UNPROTECTED | flag::WHOLE | flag::BEHIND | flag::DIRTY | flag::TOUCHED;
             let is_known = header.commit != 0 && header.flags & unknown == 0;
             // A flow whose state is about to be evicted is skipped, so that its only copy
             // is not removed.
-            if !header.life().is_owned() || !is_known || !flows.is_present(slot) || flows.is_going(slot) {
+            if !header.life().is_owned()
+                || !is_known
+                || !flows.is_present(slot)
+                || flows.is_going(slot)
+            {
                 continue;
             }
             let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
@@ -300,9 +325,15 @@ impl NfvActor {
 
     /// An owner asks about a copy. A copy that differs is refused like a state, and so
     /// before the acknowledgement that covers the question.
-    pub(super) fn handle_check(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+    pub(super) fn handle_check(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        body: &[u8],
+    ) -> Result<(), DropReason> {
         let check = delta::split_check(body)?;
         self.take_commit(from, check.number)?;
-        copies::check(flows, from, &check).inspect_err(|reason| self.inbound.from(from).refuse(check.number, *reason))
+        copies::check(flows, from, &check)
+            .inspect_err(|reason| self.inbound.from(from).refuse(check.number, *reason))
     }
 }

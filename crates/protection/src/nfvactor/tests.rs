@@ -93,7 +93,11 @@ impl Node {
         self.out.begin(0, self.now);
         self.out.set_peers(peers.into_iter().map(|peer| (peer, room)));
         self.protection.flush(&mut self.flows, &mut self.out);
-        let sent = self.out.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+        let sent = self
+            .out
+            .records()
+            .map(|(record, body)| (record.to, record.kind, body[2..].to_vec()))
+            .collect();
         self.out.clear_records();
         sent
     }
@@ -325,7 +329,8 @@ fn what_changes_otherwise_goes_whole() {
 /// is refused as well, no packet leaves, and C gets the flow whole.
 #[test]
 fn what_follows_a_refused_record_is_refused() {
-    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 0, &[A]), Node::new(C, 8, &[A]));
+    let (mut a, mut b, mut c) =
+        (Node::new(A, 8, &[B, C]), Node::new(B, 0, &[A]), Node::new(C, 8, &[A]));
     a.protection.ask_not_before = a.now + SECOND;
     a.packet(1);
     let mut sent = a.turn();
@@ -564,7 +569,9 @@ fn a_change_of_the_way_keeps_the_order() {
     a.protection.links[0].choice.way = Way::HandOver;
     a.protection.links[0].numbers.saved = BEFORE_ALL;
     a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
-    let states = |a: &mut Node| a.turn().into_iter().filter(|sent| sent.1 != kind::CHECK).collect::<Vec<Sent>>();
+    let states = |a: &mut Node| {
+        a.turn().into_iter().filter(|sent| sent.1 != kind::CHECK).collect::<Vec<Sent>>()
+    };
 
     // A packet is handed over, and B has not received it yet.
     a.packet(1);
@@ -685,7 +692,8 @@ fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
     a.take(B, &(A, kind::PASSED, mark.to_be_bytes().to_vec())).unwrap();
     save(&mut a, &mut c);
     a.turn();
-    let left: Vec<usize> = a.out.released.drain(..).map(|released| released.into_inner().len()).collect();
+    let left: Vec<usize> =
+        a.out.released.drain(..).map(|released| released.into_inner().len()).collect();
     assert_eq!((left, a.protection.held()), (vec![70, 80], 0));
 }
 
@@ -716,7 +724,8 @@ fn nothing_is_handed_to_who_has_not_answered() {
 /// A's state at C is needed until C has saved B's, and no longer.
 #[test]
 fn a_flow_that_moves_within_a_host_needs_its_earlier_copy() {
-    let (mut a, mut b, mut c) = (Node::new(A, 8, &[]), Node::new(B, 8, &[]), Node::new(C, 8, &[A, B]));
+    let (mut a, mut b, mut c) =
+        (Node::new(A, 8, &[]), Node::new(B, 8, &[]), Node::new(C, 8, &[A, B]));
     for (node, other) in [(&mut a, B), (&mut b, A)] {
         node.protection.set_peers(&mut node.flows, &[C], &[other], &mut node.out);
     }

@@ -55,7 +55,10 @@ impl Unsaved {
         if !self.is_counted() {
             return false;
         }
-        let known = self.known.get(packet.slot as usize).filter(|(generation, _)| *generation == packet.generation);
+        let known = self
+            .known
+            .get(packet.slot as usize)
+            .filter(|(generation, _)| *generation == packet.generation);
         let unsaved = packet.packets.wrapping_sub(known.map_or(0, |(_, packets)| *packets));
         unsaved <= self.limit || is_planted(Fault::IgnoresInterval)
     }

@@ -100,7 +100,8 @@ impl Link {
             (None, _) => self.choice.cheaper(),
         };
         (self.choice.packets, self.choice.states) = (0, 0);
-        let is_changing = self.choice.behind.is_some() || self.choice.way == Way::HandOver && !self.latch.is_empty();
+        let is_changing = self.choice.behind.is_some()
+            || self.choice.way == Way::HandOver && !self.latch.is_empty();
         if wanted != self.choice.way && !is_changing {
             self.change(wanted, now, out);
         }
@@ -165,7 +166,8 @@ impl Link {
     pub(super) fn open_latch(&mut self, unsaved: &Unsaved, out: &mut Outbox) {
         let (saved, is_behind) = (self.numbers.saved, self.choice.behind.is_some());
         let may_leave = |latched: &mut Latched| {
-            latched.is_for_holder || !is_behind && (reached(saved, latched.commit) || unsaved.may_leave(latched))
+            latched.is_for_holder
+                || !is_behind && (reached(saved, latched.commit) || unsaved.may_leave(latched))
         };
         while let Some(latched) = self.latch.pop_front_if(may_leave) {
             if latched.is_for_holder {

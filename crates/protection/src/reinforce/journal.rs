@@ -30,7 +30,9 @@ impl<'a> Record<'a> {
         let (number, rest) = split_u32(body)?;
         let (base, rest) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         match rest.as_chunks() {
-            (inputs, []) if !inputs.is_empty() => Ok(Record { number, base: u64::from_be_bytes(*base), inputs }),
+            (inputs, []) if !inputs.is_empty() => {
+                Ok(Record { number, base: u64::from_be_bytes(*base), inputs })
+            }
             _ => Err(DropReason::Malformed),
         }
     }
@@ -66,7 +68,10 @@ impl Journals {
         }
         journal.inputs.extend(record.inputs.iter().map(|&[a, b, c, d, offset @ ..]| {
             let offset = i32::from_be_bytes(offset);
-            (Epoch::new(u32::from_be_bytes([a, b, c, d])), record.base.wrapping_add_signed(offset.into()))
+            (
+                Epoch::new(u32::from_be_bytes([a, b, c, d])),
+                record.base.wrapping_add_signed(offset.into()),
+            )
         }));
         journal.records.push_back((record.number, journal.first + journal.inputs.len() as u64));
         Ok(())
@@ -76,7 +81,9 @@ impl Journals {
     /// contain them.
     pub(super) fn trim(&mut self, from: Peer, number: u32) {
         let Some(journal) = self.owners.get_mut(&from) else { return };
-        while let Some((_, end)) = journal.records.pop_front_if(|(known, _)| reached(number, *known)) {
+        while let Some((_, end)) =
+            journal.records.pop_front_if(|(known, _)| reached(number, *known))
+        {
             journal.inputs.drain(..(end - journal.first) as usize);
             journal.first = end;
         }
@@ -92,7 +99,8 @@ impl Journals {
 
     /// Marks this copy as up to date with all inputs that its owner has sent.
     pub(super) fn cover(&mut self, from: Peer, slot: Slot) {
-        let place = self.owners.get(&from).map_or(0, |journal| journal.first + journal.inputs.len() as u64);
+        let place =
+            self.owners.get(&from).map_or(0, |journal| journal.first + journal.inputs.len() as u64);
         *self.covered_mut(slot) = place;
     }
 
@@ -103,7 +111,8 @@ impl Journals {
 
     /// Closes the journals of a failed owner and of all its earlier incarnations.
     pub(super) fn close(&mut self, dead: Peer) {
-        let is_dead = |peer: &Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
+        let is_dead =
+            |peer: &Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
         for (_, journal) in self.owners.extract_if(.., |peer, _| is_dead(peer)) {
             let mut by_epoch: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
             for ((epoch, stamp), place) in journal.inputs.into_iter().zip(journal.first..) {
@@ -120,7 +129,12 @@ impl Journals {
     /// stamps are not given out again.
     pub(super) fn of_flow(&mut self, epoch: Epoch, slot: Slot) -> Vec<u64> {
         let covered = self.covered.get(slot as usize).copied().unwrap_or(0);
-        let inputs = self.dead.iter_mut().rev().find_map(|by_epoch| by_epoch.remove(&epoch.get())).unwrap_or_default();
+        let inputs = self
+            .dead
+            .iter_mut()
+            .rev()
+            .find_map(|by_epoch| by_epoch.remove(&epoch.get()))
+            .unwrap_or_default();
         inputs.into_iter().filter(|(place, _)| *place >= covered).map(|(_, stamp)| stamp).collect()
     }
 

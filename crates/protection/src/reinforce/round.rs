@@ -90,7 +90,13 @@ impl Rounds {
     }
 
     /// The batch is over: begins or continues a round.
-    pub(super) fn go_on(&mut self, plan: &Plan, copies: &mut NfvActor, flows: &mut Flows, out: &mut Outbox) {
+    pub(super) fn go_on(
+        &mut self,
+        plan: &Plan,
+        copies: &mut NfvActor,
+        flows: &mut Flows,
+        out: &mut Outbox,
+    ) {
         let now = out.now();
         let is_urgent = self.bytes >= plan.log_bytes / 4 || self.inputs >= INPUTS;
         if self.round.is_none() {
@@ -116,7 +122,10 @@ impl Rounds {
             let header = *flows.header(slot);
             if header.generation == generation && header.flags & flag::BEHIND != 0 {
                 match header.life() {
-                    life if life.is_owned() && copies.send_state(flows, slot, None, out).is_err() && !copies.links.is_empty() => {
+                    life if life.is_owned()
+                        && copies.send_state(flows, slot, None, out).is_err()
+                        && !copies.links.is_empty() =>
+                    {
                         return;
                     }
                     _ => sent += 1,
@@ -130,7 +139,9 @@ impl Rounds {
         let sent = round.sent.get_or_insert_with(|| last_sent(copies));
         // A flow whose holder is gone or leaving has another holder since, and has no
         // copy before that one has saved it.
-        if sent.iter().any(|(peer, last)| is_open(copies, *peer, *last)) || copies.is_filling() && !is_urgent {
+        if sent.iter().any(|(peer, last)| is_open(copies, *peer, *last))
+            || copies.is_filling() && !is_urgent
+        {
             return;
         }
         for (peer, first) in &round.began {
@@ -150,7 +161,9 @@ impl Rounds {
 /// True if a holder is still there and has not saved everything up to this record.
 pub(super) fn is_open(copies: &NfvActor, holder: Peer, last: u32) -> bool {
     let link = copies.links.iter().find(|link| link.peer == holder);
-    link.is_some_and(|link| last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, last)))
+    link.is_some_and(|link| {
+        last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, last))
+    })
 }
 
 /// The last record that each holder has been sent so far.

@@ -61,16 +61,20 @@ impl Side {
     fn flush(&mut self) -> (Vec<(Record, Vec<u8>)>, usize) {
         self.out.begin(0, self.now);
         self.protection.flush(&mut self.flows, &mut self.out);
-        let records = self.out.records().map(|(record, body)| (record, body[2..].to_vec())).collect();
+        let records =
+            self.out.records().map(|(record, body)| (record, body[2..].to_vec())).collect();
         self.out.clear_records();
-        let released = self.out.released.drain(..).map(|packet| self.pool.put(packet.into_inner())).count();
+        let released =
+            self.out.released.drain(..).map(|packet| self.pool.put(packet.into_inner())).count();
         assert!(self.out.dropped.is_empty());
         (records, released)
     }
 
     fn take(&mut self, from: Peer, records: &[(Record, Vec<u8>)]) {
         for (record, body) in records {
-            self.protection.handle_record(&mut self.flows, from, record.kind, body, &mut self.out).expect("it is a good record");
+            self.protection
+                .handle_record(&mut self.flows, from, record.kind, body, &mut self.out)
+                .expect("it is a good record");
         }
     }
 }
@@ -101,7 +105,8 @@ fn talk(owner: &mut Side, standby: &mut Side) -> usize {
 /// The stamps that the standby would replay of a flow, if the owner died now.
 fn inputs(standby: &mut Side, flow: u16) -> Vec<u64> {
     standby.protection.recover(&mut standby.flows, OWNER, &mut standby.out);
-    let found = standby.flows.find(&key(flow), standby.flows.hash(&key(flow))).expect("there is a copy");
+    let found =
+        standby.flows.find(&key(flow), standby.flows.hash(&key(flow))).expect("there is a copy");
     standby.protection.take_inputs(&standby.flows, found.slot)
 }
 
@@ -122,7 +127,11 @@ fn what_goes_is_the_least_that_makes_it_again() {
     let stamps = [owner.process(1, false), owner.process(1, false)];
     let (records, released) = owner.flush();
     assert_eq!((kinds(&records), released), (vec![kind::INPUTS], 0));
-    assert_eq!(records[0].1.len(), 4 + 8 + 2 * 8, "sixteen bytes for two packets, and twelve for the record");
+    assert_eq!(
+        records[0].1.len(),
+        4 + 8 + 2 * 8,
+        "sixteen bytes for two packets, and twelve for the record"
+    );
     standby.take(OWNER, &records);
     assert_eq!(talk(&mut owner, &mut standby), 2);
     let slot = standby.slot(1);
@@ -253,7 +262,11 @@ fn what_is_malformed_is_refused() {
     let body = &records[0].1;
     for len in 0..body.len() {
         let (Side { flows, protection, out, .. }, cut) = (&mut standby, &body[..len]);
-        assert_eq!(protection.handle_record(flows, OWNER, kind::INPUTS, cut, out), Err(DropReason::Malformed), "{len} bytes");
+        assert_eq!(
+            protection.handle_record(flows, OWNER, kind::INPUTS, cut, out),
+            Err(DropReason::Malformed),
+            "{len} bytes"
+        );
     }
     standby.take(OWNER, &records);
 }

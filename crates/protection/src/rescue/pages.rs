@@ -179,10 +179,14 @@ impl Pages {
         let Pages { flows, copies, outbox, .. } = self;
         match record {
             kind::STATE => self.handle_state(from, body),
-            kind::DELTA | kind::CHECK | kind::END => copies.handle_record(flows, from, record, body, outbox),
+            kind::DELTA | kind::CHECK | kind::END => {
+                copies.handle_record(flows, from, record, body, outbox)
+            }
             kind::PASS => self.handle_pass(from, body),
             // A dead runtime could not be answered.
-            kind::RECALL | kind::DEALT | kind::PAGE if self.is_buried(from) => Err(DropReason::Fenced),
+            kind::RECALL | kind::DEALT | kind::PAGE if self.is_buried(from) => {
+                Err(DropReason::Fenced)
+            }
             kind::PAGE => self.handle_question(from, body),
             kind::RECALL => only_peer(body).map(|dead| self.ask(from, dead)),
             kind::DEALT => self.handle_dealt(from, body),
@@ -208,7 +212,10 @@ impl Pages {
         let Pages { flows, copies, outbox, .. } = self;
         let of_key = |flows: &Flows| {
             let key = key_of(body)?;
-            flows.find(&key, flows.hash(&key)).filter(|found| !found.is_reply).map(|found| found.slot)
+            flows
+                .find(&key, flows.hash(&key))
+                .filter(|found| !found.is_reply)
+                .map(|found| found.slot)
         };
         let before = of_key(flows).map(|slot| *flows.header(slot));
         let outcome = copies.handle_record(flows, from, kind::STATE, body, outbox);
@@ -247,13 +254,15 @@ impl Pages {
             let found = self.flows.find(key, self.flows.hash(key)).filter(|found| !found.is_reply);
             match found.map(|found| (found.slot, owner_of(self.flows.header(found.slot)))) {
                 Some((slot, owner)) if owner == *from => {
-                    let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(slot)];
+                    let parts: [&[u8]; 2] =
+                        [&self.flows.layout().to_be_bytes(), self.flows.block(slot)];
                     !self.outbox.send(*from, kind::PAGE_IN, &parts)
                 }
                 // Another runtime has the flow. The asker is told so first: the numbers
                 // that the flow has leased are now the other runtime's.
                 Some((slot, _)) => {
-                    let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(slot)];
+                    let parts: [&[u8]; 2] =
+                        [&self.flows.layout().to_be_bytes(), self.flows.block(slot)];
                     !self.outbox.send(*from, kind::DISPLACED, &parts)
                         || !self.outbox.send(*from, kind::NO_PAGE, &[key.as_bytes()])
                 }
@@ -266,7 +275,8 @@ impl Pages {
     /// Notes that another runtime has this flow under a newer epoch, to tell `owner`.
     fn displace(&mut self, owner: Peer, slot: Slot) {
         let header = self.flows.header(slot);
-        let is_known = self.displaced.iter().any(|known| (known.owner, known.slot) == (owner, slot));
+        let is_known =
+            self.displaced.iter().any(|known| (known.owner, known.slot) == (owner, slot));
         if owner_of(header) != owner && !is_known {
             self.displaced.push(Displaced { owner, slot, generation: header.generation });
         }
@@ -281,9 +291,15 @@ impl Pages {
         let (epoch, rest) = split_epoch(rest)?;
         let key = FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
         self.copies.take_commit(from, number)?;
-        let Some(found) = self.flows.find(&key, self.flows.hash(&key)).filter(|found| !found.is_reply) else { return Ok(()) };
+        let Some(found) =
+            self.flows.find(&key, self.flows.hash(&key)).filter(|found| !found.is_reply)
+        else {
+            return Ok(());
+        };
         let header = self.flows.header(found.slot);
-        if (header.peer, header.peer_incarnation) != (from.node, from.incarnation) || !old.has_reached(header.epoch) {
+        if (header.peer, header.peer_incarnation) != (from.node, from.incarnation)
+            || !old.has_reached(header.epoch)
+        {
             return Ok(());
         }
         let generation = header.generation;
@@ -309,7 +325,8 @@ impl Pages {
         if let Some(Passed { generation, to, epoch }) = self.passed.remove(&slot) {
             let header = self.flows.header_mut(slot);
             if header.generation == generation {
-                (header.peer, header.peer_incarnation, header.epoch) = (to.node, to.incarnation, epoch);
+                (header.peer, header.peer_incarnation, header.epoch) =
+                    (to.node, to.incarnation, epoch);
             }
         }
     }
@@ -335,9 +352,15 @@ impl Pages {
             // whose owner is another one now.
             let dealt = self.dealt.values().filter(|dealt| dealt.dead == dead);
             let known: BTreeSet<Slot> = dealt.map(|dealt| dealt.candidate.slot).collect();
-            let is_meant = |(slot, header): &(Slot, &ActorHeader)| owner_of(header) == dead && !known.contains(slot);
+            let is_meant = |(slot, header): &(Slot, &ActorHeader)| {
+                owner_of(header) == dead && !known.contains(slot)
+            };
             let meant = self.flows.iter().filter(is_meant);
-            let candidates = meant.map(|(slot, header)| Candidate { slot, generation: header.generation, give_up_at: u64::MAX });
+            let candidates = meant.map(|(slot, header)| Candidate {
+                slot,
+                generation: header.generation,
+                give_up_at: u64::MAX,
+            });
             self.recalls[at].queue = candidates.collect();
             self.recalls[at].is_buried = true;
         }
@@ -360,7 +383,8 @@ impl Pages {
     /// Notes the death of a runtime and of all its earlier incarnations.
     pub fn bury(&mut self, dead: Peer) {
         self.copies.close(dead, &mut self.outbox);
-        let is_dead = |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
+        let is_dead =
+            |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
         let last = self.buried.entry(dead.node).or_insert(dead.incarnation);
         if reached(dead.incarnation, *last) {
             *last = dead.incarnation;
@@ -369,12 +393,20 @@ impl Pages {
             recall.askers.retain(|asker| !is_dead(*asker));
         }
         self.questions.retain(|(asker, _)| !is_dead(*asker));
-        let unanswered: Vec<Dealt> = self.dealt.extract_if(.., |_, dealt| is_dead(dealt.to)).map(|(_, dealt)| dealt).collect();
+        let unanswered: Vec<Dealt> = self
+            .dealt
+            .extract_if(.., |_, dealt| is_dead(dealt.to))
+            .map(|(_, dealt)| dealt)
+            .collect();
         for Dealt { dead, candidate, .. } in unanswered {
             self.recall_of(dead).queue.push_back(candidate);
         }
-        let on_their_way: Vec<Slot> =
-            self.passed.iter().filter(|(_, passed)| is_dead(passed.to)).map(|(slot, _)| *slot).collect();
+        let on_their_way: Vec<Slot> = self
+            .passed
+            .iter()
+            .filter(|(_, passed)| is_dead(passed.to))
+            .map(|(slot, _)| *slot)
+            .collect();
         on_their_way.into_iter().for_each(|slot| self.inherit(slot));
         let known = self.recalls.iter().map(|recall| recall.dead).filter(|peer| is_dead(*peer));
         for dead in known.chain([dead]).collect::<BTreeSet<Peer>>() {
@@ -389,7 +421,12 @@ impl Pages {
             recall.again.clear();
         }
         self.dealt.retain(|_, dealt| dealt.dead != dead);
-        let left: Vec<Slot> = self.flows.iter().filter(|(_, header)| owner_of(header) == dead).map(|(slot, _)| slot).collect();
+        let left: Vec<Slot> = self
+            .flows
+            .iter()
+            .filter(|(_, header)| owner_of(header) == dead)
+            .map(|(slot, _)| slot)
+            .collect();
         for slot in left {
             self.passed.remove(&slot);
             self.flows.remove(slot);
@@ -424,7 +461,10 @@ impl Pages {
         } else if self.now < candidate.give_up_at {
             let now = self.now;
             let recall = self.recall_of(dead);
-            recall.again.push(Candidate { give_up_at: candidate.give_up_at.min(now.saturating_add(PATIENCE)), ..candidate });
+            recall.again.push(Candidate {
+                give_up_at: candidate.give_up_at.min(now.saturating_add(PATIENCE)),
+                ..candidate
+            });
             recall.again_at = now.saturating_add(PAUSE);
             if outcome == DropReason::FlowTableFull as u8 + 1 {
                 recall.full.push((from, now.saturating_add(FULL_PAUSE)));
@@ -448,8 +488,14 @@ impl Pages {
     /// The time at which there is work even without input, ns.
     pub fn poll_timeout(&self) -> u64 {
         let due = self.recalls.iter().filter_map(|recall| {
-            let again = (!recall.again.is_empty() && recall.queue.is_empty()).then_some(recall.again_at);
-            let full = recall.full.iter().map(|(_, until)| *until).min().filter(|_| !recall.queue.is_empty());
+            let again =
+                (!recall.again.is_empty() && recall.queue.is_empty()).then_some(recall.again_at);
+            let full = recall
+                .full
+                .iter()
+                .map(|(_, until)| *until)
+                .min()
+                .filter(|_| !recall.queue.is_empty());
             again.into_iter().chain(full).min()
         });
         due.min().unwrap_or(u64::MAX)
@@ -469,7 +515,8 @@ impl Pages {
                 has_room && (!is_any_able || self.able.contains(asker))
             };
             let heirs: Vec<Peer> = recall.askers.iter().copied().filter(is_meant).collect();
-            let unanswered_of = |heir: &Peer| self.dealt.values().filter(|dealt| dealt.to == *heir).count();
+            let unanswered_of =
+                |heir: &Peer| self.dealt.values().filter(|dealt| dealt.to == *heir).count();
             let mut unanswered: Vec<usize> = heirs.iter().map(unanswered_of).collect();
             let mut refused = 0;
             while recall.is_buried
@@ -486,8 +533,12 @@ impl Pages {
                 recall.next_asker = turn + 1;
                 let number = self.next_number;
                 let of = peer_bytes(owner_of(header));
-                let parts: [&[u8]; 4] =
-                    [&number.to_be_bytes(), &of, &self.flows.layout().to_be_bytes(), self.flows.block(candidate.slot)];
+                let parts: [&[u8]; 4] = [
+                    &number.to_be_bytes(),
+                    &of,
+                    &self.flows.layout().to_be_bytes(),
+                    self.flows.block(candidate.slot),
+                ];
                 if unanswered[turn] >= UNANSWERED || !self.outbox.send(heir, kind::DEAL, &parts) {
                     refused += 1;
                     continue;
@@ -502,7 +553,11 @@ impl Pages {
         let Pages { recalls, dealt, outbox, .. } = self;
         recalls.retain_mut(|recall| {
             let is_open = |dealt: &Dealt| dealt.dead == recall.dead;
-            if !recall.is_buried || !recall.queue.is_empty() || !recall.again.is_empty() || dealt.values().any(is_open) {
+            if !recall.is_buried
+                || !recall.queue.is_empty()
+                || !recall.again.is_empty()
+                || dealt.values().any(is_open)
+            {
                 return true;
             }
             let dead = peer_bytes(recall.dead);
@@ -514,7 +569,8 @@ impl Pages {
     fn tell_displaced(&mut self) {
         let mut displaced = core::mem::take(&mut self.displaced);
         displaced.retain(|Displaced { owner, slot, generation }| {
-            let is_there = self.flows.header(*slot).generation == *generation && !self.is_buried(*owner);
+            let is_there =
+                self.flows.header(*slot).generation == *generation && !self.is_buried(*owner);
             let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(*slot)];
             is_there && !self.outbox.send(*owner, kind::DISPLACED, &parts)
         });
@@ -534,5 +590,9 @@ impl Pages {
 }
 
 fn owner_of(header: &ActorHeader) -> Peer {
-    if header.life() == Life::Copy { Peer { node: header.peer, incarnation: header.peer_incarnation } } else { Peer::default() }
+    if header.life() == Life::Copy {
+        Peer { node: header.peer, incarnation: header.peer_incarnation }
+    } else {
+        Peer::default()
+    }
 }

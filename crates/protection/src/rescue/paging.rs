@@ -124,7 +124,9 @@ impl Paging {
 
     /// The state has come, or does not come any more.
     fn expect_no_more(&mut self, slot: Slot, generation: u32) {
-        if let Some(mark) = self.pending.get_mut(slot as usize).filter(|mark| **mark == u64::from(generation) + 1) {
+        if let Some(mark) =
+            self.pending.get_mut(slot as usize).filter(|mark| **mark == u64::from(generation) + 1)
+        {
             *mark = 0;
         }
     }
@@ -163,7 +165,9 @@ impl Paging {
         {
             self.expect_no_more(slot, generation);
             let header = flows.header(slot);
-            let is_meant = header.generation == generation && header.life().is_owned() && !flows.is_present(slot);
+            let is_meant = header.generation == generation
+                && header.life().is_owned()
+                && !flows.is_present(slot);
             if is_meant && flows.load(slot, &state).is_ok() {
                 flows.set_used(slot, true);
                 loaded.push(slot);
@@ -180,11 +184,16 @@ impl Paging {
 
     /// Forgets the requests to a server that is lost. `is_its` tells whether a key's flow
     /// was that server's.
-    pub(super) fn forget_server(&mut self, flows: &mut Flows, is_its: impl Fn(&Flows, &FlowKey) -> bool) {
+    pub(super) fn forget_server(
+        &mut self,
+        flows: &mut Flows,
+        is_its: impl Fn(&Flows, &FlowKey) -> bool,
+    ) {
         // Flows of the other servers are nominated again.
         self.candidates.drain(..).for_each(|candidate| flows.set_going(candidate.slot, false));
         let asked = self.asked.extract_if(.., |question| is_its(flows, &question.key));
-        let mut lost: Vec<(Slot, u32)> = asked.map(|question| (question.slot, question.generation)).collect();
+        let mut lost: Vec<(Slot, u32)> =
+            asked.map(|question| (question.slot, question.generation)).collect();
         self.wanted.retain(|(slot, generation)| {
             let is_lost = is_its(flows, &flows.header(*slot).key);
             lost.extend(is_lost.then_some((*slot, *generation)));
@@ -214,14 +223,18 @@ impl Paging {
     /// Evicts nominated flows, unless they have been used or changed since.
     fn let_go(&mut self, flows: &mut Flows, shares: &[Share]) {
         let is_careless = is_planted(Fault::EvictsUnsaved);
-        let has_seen = |first: &Candidate| shares.get(first.share).is_some_and(|share| reached(share.saved, first.number));
+        let has_seen = |first: &Candidate| {
+            shares.get(first.share).is_some_and(|share| reached(share.saved, first.number))
+        };
         let may_go_now = |first: &&Candidate| has_seen(first) || is_careless;
         while let Some(candidate) = self.candidates.front().filter(may_go_now) {
             let Candidate { slot, generation, version, .. } = *candidate;
             self.candidates.pop_front();
             flows.set_going(slot, false);
             let header = flows.header(slot);
-            let is_same = header.generation == generation && header.version == version && flows.is_present(slot);
+            let is_same = header.generation == generation
+                && header.version == version
+                && flows.is_present(slot);
             if is_same && self.share_that_has(header, shares).is_some() && !flows.is_used(slot) {
                 flows.evict(slot);
                 self.passed = 0;
@@ -247,7 +260,13 @@ impl Paging {
             let share = self.share_that_has(header, shares).filter(|_| !flows.is_going(slot));
             let Some(share) = share.filter(|_| !flows.set_used(slot, false)) else { continue };
             flows.set_going(slot, true);
-            self.candidates.push_back(Candidate { slot, generation, version, share, number: shares[share].last });
+            self.candidates.push_back(Candidate {
+                slot,
+                generation,
+                version,
+                share,
+                number: shares[share].last,
+            });
         }
     }
 
@@ -255,7 +274,8 @@ impl Paging {
     fn share_that_has(&self, header: &ActorHeader, shares: &[Share]) -> Option<usize> {
         const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::EMPTY;
         const UNKNOWN: u8 = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND;
-        let is_idle = header.life() == Life::Owned && header.flags & IN_HAND == 0 && header.parked == 0;
+        let is_idle =
+            header.life() == Life::Owned && header.flags & IN_HAND == 0 && header.parked == 0;
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let share = shares.iter().position(|share| share.server == Some(holder));
         let share = share.filter(|_| header.commit != 0 && header.flags & UNKNOWN == 0);
@@ -281,14 +301,24 @@ impl Paging {
             && let Some(&(slot, generation)) = self.wanted.get(at)
         {
             let header = flows.header(slot);
-            if header.generation != generation || !header.life().is_owned() || flows.is_present(slot) {
+            if header.generation != generation
+                || !header.life().is_owned()
+                || flows.is_present(slot)
+            {
                 self.expect_no_more(slot, generation);
                 self.wanted.remove(at);
                 continue;
             }
             let key = header.key;
-            let Some(share) = share_of_key(flows, &key, shares.len()).map(|share| &mut shares[share]) else { return };
-            let is_sent = !share.is_full && share.server.is_some_and(|server| out.send(server, kind::PAGE, &[key.as_bytes()]));
+            let Some(share) =
+                share_of_key(flows, &key, shares.len()).map(|share| &mut shares[share])
+            else {
+                return;
+            };
+            let is_sent = !share.is_full
+                && share
+                    .server
+                    .is_some_and(|server| out.send(server, kind::PAGE, &[key.as_bytes()]));
             share.is_full = !is_sent;
             if is_sent {
                 self.wanted.remove(at);
@@ -304,7 +334,10 @@ impl Paging {
     /// True if there is work that waits for no input, as of the end of the last batch.
     pub(super) fn is_busy(&self) -> bool {
         let (room, places) = self.seen;
-        let is_short = room.saturating_add(self.candidates.len()) < self.spare() && self.passed < 2 * places;
-        is_short || !self.aside.is_empty() && room > 0 || !self.wanted.is_empty() && self.asked.len() < ASKED.min(room)
+        let is_short =
+            room.saturating_add(self.candidates.len()) < self.spare() && self.passed < 2 * places;
+        is_short
+            || !self.aside.is_empty() && room > 0
+            || !self.wanted.is_empty() && self.asked.len() < ASKED.min(room)
     }
 }

@@ -64,7 +64,12 @@ impl Recalls {
 
     /// Calls `ask` for each recall that this share's server is still to be asked about,
     /// until it returns false. True if it never did.
-    pub(super) fn ask(&mut self, share: usize, server: Peer, mut ask: impl FnMut(Peer) -> bool) -> bool {
+    pub(super) fn ask(
+        &mut self,
+        share: usize,
+        server: Peer,
+        mut ask: impl FnMut(Peer) -> bool,
+    ) -> bool {
         self.list.iter_mut().filter(|recall| recall.is_due(share, server)).all(|recall| {
             let is_asked = ask(recall.dead);
             if is_asked {
@@ -76,7 +81,12 @@ impl Recalls {
 
     /// Notes that the server of one of so many shares has dealt all its flows of `dead`.
     pub(super) fn dealt(&mut self, dead: Peer, share: usize, shares: usize) {
-        self.list.iter_mut().filter(|recall| recall.dead == dead).for_each(|recall| recall.note(share, Asked::Over));
-        self.list.retain(|recall| recall.dead != dead || (0..shares).any(|share| recall.of(share) != Asked::Over));
+        self.list
+            .iter_mut()
+            .filter(|recall| recall.dead == dead)
+            .for_each(|recall| recall.note(share, Asked::Over));
+        self.list.retain(|recall| {
+            recall.dead != dead || (0..shares).any(|share| recall.of(share) != Asked::Over)
+        });
     }
 }

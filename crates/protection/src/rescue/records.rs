@@ -37,11 +37,18 @@ impl Rescue {
 
     /// Makes a slot for a flow that was dealt. Returns the slot if the route is still to
     /// be claimed.
-    fn place(&mut self, flows: &mut Flows, server: Peer, layout: u64, block: &[u8]) -> Result<Option<Slot>, DropReason> {
+    fn place(
+        &mut self,
+        flows: &mut Flows,
+        server: Peer,
+        layout: u64,
+        block: &[u8],
+    ) -> Result<Option<Slot>, DropReason> {
         if layout != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
         }
-        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
+        let (theirs, _) =
+            ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
         let hash = flows.hash(&theirs.key);
         let found = flows.find(&theirs.key, hash);
         if flows.room() == 0 {
@@ -52,10 +59,14 @@ impl Rescue {
             return Err(DropReason::QueueFull);
         }
         let slot = match found {
-            None => flows.insert(theirs.key, hash, Event::Claim).map_err(|_| DropReason::FlowTableFull)?,
+            None => flows
+                .insert(theirs.key, hash, Event::Claim)
+                .map_err(|_| DropReason::FlowTableFull)?,
             // A remainder of the flow here is being claimed, and the dealt state is
             // newer.
-            Some(found) if !found.is_reply && is_claimed_older(flows.header(found.slot), &theirs) => {
+            Some(found)
+                if !found.is_reply && is_claimed_older(flows.header(found.slot), &theirs) =>
+            {
                 flows.make_present(found.slot).map_err(|_| DropReason::QueueFull)?;
                 found.slot
             }
@@ -69,17 +80,26 @@ impl Rescue {
             return Err(DropReason::FlowTableFull);
         }
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
+        (header.peer, header.peer_incarnation, header.commit) =
+            (server.node, server.incarnation, 0);
         Ok(found.is_none().then_some(slot))
     }
 
-    fn handle_deal(&mut self, flows: &mut Flows, share: usize, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_deal(
+        &mut self,
+        flows: &mut Flows,
+        share: usize,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
         let (dead, rest) = split_peer(rest)?;
         let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         let server = self.shares[share].server.unwrap_or_default();
         let placed = self.place(flows, server, u64::from_be_bytes(*layout), block);
-        self.shares[share].answers.push_back((number, placed.map_or_else(|reason| reason as u8 + 1, |_| 0)));
+        self.shares[share]
+            .answers
+            .push_back((number, placed.map_or_else(|reason| reason as u8 + 1, |_| 0)));
         match placed {
             Ok(None) => {}
             Ok(Some(slot)) => out.late_claims.push((dead.node, slot)),
@@ -91,12 +111,19 @@ impl Rescue {
     }
 
     /// Another runtime has a flow that is served here under an older epoch.
-    fn handle_displaced(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_displaced(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
         let (layout, block) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
         }
-        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
+        let (theirs, _) =
+            ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
         let Some(found) = flows.find(&theirs.key, flows.hash(&theirs.key)) else { return Ok(()) };
         let ours = flows.header(found.slot);
         let is_ours = !found.is_reply && ours.life().is_own();
@@ -116,12 +143,18 @@ impl Rescue {
     }
 
     /// The requested state of a flow has come.
-    fn handle_page(&mut self, flows: &mut Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_page(
+        &mut self,
+        flows: &mut Flows,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
         let (layout, block) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
         }
-        let (theirs, state) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
+        let (theirs, state) =
+            ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
         let Some((slot, generation)) = self.take_answer(flows, &theirs.key)? else { return Ok(()) };
         let ours = flows.header(slot);
         if (theirs.version, theirs.opened_at) != (ours.version, ours.opened_at) {
@@ -144,7 +177,12 @@ impl Rescue {
         Ok(())
     }
 
-    fn handle_no_page(&mut self, flows: &Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_no_page(
+        &mut self,
+        flows: &Flows,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
         let key = FlowKey::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
         out.lost.extend(self.take_answer(flows, &key)?);
         Ok(())
@@ -152,11 +190,16 @@ impl Rescue {
 
     /// Slot and generation of the flow that this answer is about, if its state is still
     /// wanted.
-    fn take_answer(&mut self, flows: &Flows, key: &FlowKey) -> Result<Option<(Slot, u32)>, DropReason> {
+    fn take_answer(
+        &mut self,
+        flows: &Flows,
+        key: &FlowKey,
+    ) -> Result<Option<(Slot, u32)>, DropReason> {
         let paging = self.paging.as_mut().ok_or(DropReason::Malformed)?;
         let (slot, generation) = paging.answered(key).ok_or(DropReason::StaleDuplicate)?;
         let header = flows.header(slot);
-        let is_wanted = header.generation == generation && header.life().is_owned() && !flows.is_present(slot);
+        let is_wanted =
+            header.generation == generation && header.life().is_owned() && !flows.is_present(slot);
         Ok(is_wanted.then_some((slot, generation)))
     }
 
@@ -173,13 +216,15 @@ impl Rescue {
             while !share.is_full
                 && let Some((number, outcome)) = share.answers.front()
             {
-                share.is_full = !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]);
+                share.is_full =
+                    !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]);
                 if !share.is_full {
                     share.answers.pop_front();
                 }
             }
             if !share.is_full {
-                share.is_full = !recalls.ask(at, server, |dead| out.send(server, kind::RECALL, &[&peer_bytes(dead)]));
+                share.is_full = !recalls
+                    .ask(at, server, |dead| out.send(server, kind::RECALL, &[&peer_bytes(dead)]));
             }
             copies.blocked |= share.is_full;
         }
@@ -188,7 +233,9 @@ impl Rescue {
     /// True if there is something to send that waits for no answer.
     pub(super) fn has_to_say(&self) -> bool {
         let has_to_say = |(at, share): (usize, &Share)| {
-            share.server.is_some_and(|server| !share.answers.is_empty() || self.recalls.is_any_due(at, server))
+            share.server.is_some_and(|server| {
+                !share.answers.is_empty() || self.recalls.is_any_due(at, server)
+            })
         };
         self.shares.iter().enumerate().any(has_to_say)
     }
@@ -217,5 +264,7 @@ pub(super) fn split_peer(body: &[u8]) -> Result<(Peer, &[u8]), DropReason> {
 
 /// Parses node and incarnation with nothing behind them.
 pub(super) fn only_peer(body: &[u8]) -> Result<Peer, DropReason> {
-    split_peer(body).and_then(|(peer, rest)| if rest.is_empty() { Ok(peer) } else { Err(DropReason::Malformed) })
+    split_peer(body).and_then(
+        |(peer, rest)| if rest.is_empty() { Ok(peer) } else { Err(DropReason::Malformed) },
+    )
 }

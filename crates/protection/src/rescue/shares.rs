@@ -75,7 +75,11 @@ impl Share {
         match self.under_way.back_mut() {
             // The record counts as sent with the one before: it becomes late a little too
             // early, never too late.
-            Some((number, since)) if is_full || now.saturating_sub(*since) < late / MARKS as u64 => *number = last,
+            Some((number, since))
+                if is_full || now.saturating_sub(*since) < late / MARKS as u64 =>
+            {
+                *number = last
+            }
             _ => self.under_way.push_back((last, now)),
         }
     }
@@ -116,7 +120,8 @@ impl Shares {
                 *share = Share { server, ..Share::default() };
             }
         }
-        self.are_all_known = !self.list.is_empty() && self.list.iter().all(|share| share.server.is_some());
+        self.are_all_known =
+            !self.list.is_empty() && self.list.iter().all(|share| share.server.is_some());
         changed
     }
 

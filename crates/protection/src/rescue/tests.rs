@@ -13,7 +13,8 @@ const SEED: u64 = 99;
 const FLOWS: usize = 64;
 const ROOM: usize = 1 << 20;
 const MILLISECOND: u64 = 1_000_000;
-const AT_ONCE: Plan = Plan { write_back_packets: 5, write_back_every: 10 * MILLISECOND, ..Plan::RESCUE_AT_ONCE };
+const AT_ONCE: Plan =
+    Plan { write_back_packets: 5, write_back_every: 10 * MILLISECOND, ..Plan::RESCUE_AT_ONCE };
 
 const fn peer(at: u16) -> Peer {
     Peer { node: 16 + at, incarnation: 1 + at as u32 }
@@ -70,7 +71,8 @@ impl Side {
         let found = self.find(flow);
         let Side { flows, protection, out, pool, .. } = self;
         let slot = found.unwrap_or_else(|| {
-            let slot = flows.insert_owned(key(flow), flows.hash(&key(flow))).expect("there is room");
+            let slot =
+                flows.insert_owned(key(flow), flows.hash(&key(flow))).expect("there is room");
             flows.header_mut(slot).epoch = Epoch::new(epoch);
             slot
         });
@@ -101,7 +103,9 @@ impl Side {
     }
 
     fn count(&self, flow: u16) -> u8 {
-        self.find(flow).filter(|slot| self.flows.is_present(*slot)).map_or(0, |slot| self.flows.state(slot)[0])
+        self.find(flow)
+            .filter(|slot| self.flows.is_present(*slot))
+            .map_or(0, |slot| self.flows.state(slot)[0])
     }
 }
 
@@ -126,7 +130,16 @@ fn pages() -> Pages {
 impl World {
     fn new(sides: u16, plan: Plan) -> World {
         let sides = (0..sides).map(|at| Side::new(peer(at), plan)).collect();
-        World { now: 1_000, sides, pages: pages(), said: Vec::new(), answered: Vec::new(), epoch: 10, left: 0, dropped: 0 }
+        World {
+            now: 1_000,
+            sides,
+            pages: pages(),
+            said: Vec::new(),
+            answered: Vec::new(),
+            epoch: 10,
+            left: 0,
+            dropped: 0,
+        }
     }
 
     fn at(&mut self, at: usize) -> &mut Side {
@@ -145,7 +158,8 @@ impl World {
         let Side { me, flows, protection, out, pool } = &mut self.sides[at];
         out.begin(0, now);
         protection.flush(flows, out);
-        let records: Vec<_> = out.records().map(|(record, body)| (record.kind, body[2..].to_vec())).collect();
+        let records: Vec<_> =
+            out.records().map(|(record, body)| (record.kind, body[2..].to_vec())).collect();
         out.clear_records();
         self.left += out.released.drain(..).map(|packet| pool.put(packet.into_inner())).count();
         self.dropped += out.dropped.drain(..).map(|(packet, _)| pool.put(packet)).count();
@@ -156,7 +170,10 @@ impl World {
                 // A runtime that does not know yet that its flow is another's goes on
                 // sending its state.
                 let taken = self.pages.handle_record(me, kind, &body);
-                assert!(matches!(taken, Ok(()) | Err(DropReason::StaleEpoch)), "kind {kind}: {taken:?}");
+                assert!(
+                    matches!(taken, Ok(()) | Err(DropReason::StaleEpoch)),
+                    "kind {kind}: {taken:?}"
+                );
             }
             self.said.push((me, kind, body));
         }
@@ -171,12 +188,18 @@ impl World {
     /// granted.
     fn answer(&mut self) {
         self.pages.flush();
-        let records: Vec<_> = self.pages.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+        let records: Vec<_> = self
+            .pages
+            .records()
+            .map(|(record, body)| (record.to, record.kind, body[2..].to_vec()))
+            .collect();
         self.pages.clear_records();
         for (to, kind, body) in records {
             if let Some(side) = self.sides.iter_mut().find(|side| side.me == to) {
                 let Side { flows, protection, out, .. } = side;
-                protection.handle_record(flows, SERVER, kind, &body, out).expect("it is a good record");
+                protection
+                    .handle_record(flows, SERVER, kind, &body, out)
+                    .expect("it is a good record");
             }
             self.answered.push((to, kind, body));
         }
@@ -242,7 +265,8 @@ fn what_waits_for_the_server_is_as_old_as_it_is() {
     world.flush(0, true);
     world.answer();
     let heard = world.said.len();
-    let is_late = |world: &World| world.sides[0].protection.safety(&world.sides[0].flows).resynchronising;
+    let is_late =
+        |world: &World| world.sides[0].protection.safety(&world.sides[0].flows).resynchronising;
     for flow in 2..40 {
         world.now += 10 * MILLISECOND;
         world.process(0, flow);
@@ -268,7 +292,8 @@ fn packets_that_leave_at_once_keep_their_order() {
     let mut world = World::new(1, AT_ONCE);
     [3, 1, 2, 1].into_iter().for_each(|flow| world.process(0, flow));
     let side = world.at(0);
-    let stamps: Vec<u64> = side.out.released.drain(..).map(|packet| packet.into_inner().meta.stamp).collect();
+    let stamps: Vec<u64> =
+        side.out.released.drain(..).map(|packet| packet.into_inner().meta.stamp).collect();
     assert_eq!(stamps, [11, 12, 13, 14], "before anything is written back");
     assert_eq!(side.out.released_unprotected, 0);
     side.protection.set_peers(&mut side.flows, &[], &[], &mut side.out);
@@ -294,7 +319,8 @@ fn records_say_which_flow_they_are_about() {
     world.flush(0, true);
     let hash = world.pages.flows().hash(&key(1));
     for kind in [kind::STATE, kind::DELTA, kind::END] {
-        let (_, _, body) = world.said.iter().find(|(_, said, _)| *said == kind).expect("it was said");
+        let (_, _, body) =
+            world.said.iter().find(|(_, said, _)| *said == kind).expect("it was said");
         assert_eq!(world.pages.flow_of(kind, body), Some(hash), "{kind}");
         assert_eq!(world.pages.flow_of(kind, &body[..3]), None, "{kind}");
     }
@@ -338,10 +364,19 @@ fn the_flows_of_the_dead_are_dealt_out() {
     let dead = world.die(1);
     world.talk();
     for flow in 0..30 {
-        assert_eq!((world.owners(flow), world.count(flow)), (1, (flow % 4) as u8 + 1), "flow {flow}");
+        assert_eq!(
+            (world.owners(flow), world.count(flow)),
+            (1, (flow % 4) as u8 + 1),
+            "flow {flow}"
+        );
     }
     assert_eq!(world.dropped, 0);
-    assert!(world.sides.iter().all(|side| side.flows.owned() == 15 && !side.protection.is_recovering(dead)));
+    assert!(
+        world
+            .sides
+            .iter()
+            .all(|side| side.flows.owned() == 15 && !side.protection.is_recovering(dead))
+    );
     // The new owners have written the flows back, so their death has the same effect.
     world.die(0);
     world.talk();
@@ -437,8 +472,11 @@ fn a_flow_that_is_not_taken_goes_to_the_next() {
     world.talk();
     // Reserved slots, as for flows that are about to arrive.
     let Side { flows, .. } = world.at(1);
-    let places: Vec<Slot> =
-        (0..6).map(|flow| flows.insert(key(flow), flows.hash(&key(flow)), Event::Announce).expect("there is room")).collect();
+    let places: Vec<Slot> = (0..6)
+        .map(|flow| {
+            flows.insert(key(flow), flows.hash(&key(flow)), Event::Announce).expect("there is room")
+        })
+        .collect();
     world.die(0);
     world.talk();
     assert_eq!((world.sides[0].flows.owned(), world.sides[1].flows.owned()), (0, 6));
@@ -469,7 +507,10 @@ fn a_flow_on_its_way_is_of_whoever_dies() {
         let (to, new) = (peer(1), Epoch::new(500));
         let Side { flows, protection, out, .. } = world.at(0);
         let slot = flows.find(&key(1), flows.hash(&key(1))).expect("it is there").slot;
-        assert!(protection.has_drained(flows, slot, out) && protection.departs(flows, slot, to, new, out));
+        assert!(
+            protection.has_drained(flows, slot, out)
+                && protection.departs(flows, slot, to, new, out)
+        );
         let old = flows.header(slot).epoch;
         flows.header_mut(slot).epoch = new;
         flows.step(slot, Event::Choose);
@@ -540,18 +581,29 @@ fn the_next_life_of_the_server_is_told_everything() {
         for side in &mut world.sides {
             side.meet(next);
             assert!(!is_safe(side), "{plan:?}");
-            let late = side.protection.handle_record(&mut side.flows, SERVER, kind::SAVED, &[0; 4], &mut side.out);
+            let late = side.protection.handle_record(
+                &mut side.flows,
+                SERVER,
+                kind::SAVED,
+                &[0; 4],
+                &mut side.out,
+            );
             assert_eq!(late, Err(DropReason::Fenced));
         }
         for _ in 0..8 {
             (0..2).for_each(|at| world.flush(at, true));
             world.pages.flush();
-            let records: Vec<_> =
-                world.pages.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+            let records: Vec<_> = world
+                .pages
+                .records()
+                .map(|(record, body)| (record.to, record.kind, body[2..].to_vec()))
+                .collect();
             world.pages.clear_records();
             for (to, kind, body) in records {
                 let side = world.sides.iter_mut().find(|side| side.me == to).expect("it is there");
-                side.protection.handle_record(&mut side.flows, next, kind, &body, &mut side.out).expect("it is good");
+                side.protection
+                    .handle_record(&mut side.flows, next, kind, &body, &mut side.out)
+                    .expect("it is good");
             }
             world.now += MILLISECOND;
         }
@@ -618,12 +670,24 @@ fn records_are_checked() {
     world.process(1, 4);
     world.process(0, 4);
     world.talk();
-    let blocks = |flows: &Flows| flows.iter().map(|(slot, _)| flows.block(slot).to_vec()).collect::<Vec<_>>();
-    let kinds = |list: &[(Peer, u8, Vec<u8>)]| list.iter().map(|(_, kind, _)| *kind).collect::<std::collections::BTreeSet<u8>>();
+    let blocks = |flows: &Flows| {
+        flows.iter().map(|(slot, _)| flows.block(slot).to_vec()).collect::<Vec<_>>()
+    };
+    let kinds = |list: &[(Peer, u8, Vec<u8>)]| {
+        list.iter().map(|(_, kind, _)| *kind).collect::<std::collections::BTreeSet<u8>>()
+    };
     let at_server = [kind::STATE, kind::DELTA, kind::CHECK, kind::PASS, kind::RECALL, kind::DEALT];
     let at_runtime = [kind::SAVED, kind::DEAL, kind::RECALLED, kind::DISPLACED];
-    assert!(at_server.iter().all(|kind| kinds(&world.said).contains(kind)), "{:?}", kinds(&world.said));
-    assert!(at_runtime.iter().all(|kind| kinds(&world.answered).contains(kind)), "{:?}", kinds(&world.answered));
+    assert!(
+        at_server.iter().all(|kind| kinds(&world.said).contains(kind)),
+        "{:?}",
+        kinds(&world.said)
+    );
+    assert!(
+        at_runtime.iter().all(|kind| kinds(&world.answered).contains(kind)),
+        "{:?}",
+        kinds(&world.answered)
+    );
     world.begin();
     let before = blocks(world.pages.flows());
     for (from, kind, body) in world.said.clone() {
@@ -638,18 +702,34 @@ fn records_are_checked() {
     }
     assert_eq!(blocks(world.pages.flows()), before);
     for (to, kind, body) in world.answered.clone() {
-        let Some(Side { flows, protection, out, .. }) = world.sides.iter_mut().find(|side| side.me == to) else { continue };
+        let Some(Side { flows, protection, out, .. }) =
+            world.sides.iter_mut().find(|side| side.me == to)
+        else {
+            continue;
+        };
         let before = blocks(flows);
         let long = [&body[..], &[0]].concat();
         for wrong in (0..body.len()).map(|len| &body[..len]).chain([&long[..]]) {
             let refused = protection.handle_record(flows, SERVER, kind, wrong, out);
-            assert_eq!(refused, Err(DropReason::Malformed), "kind {kind} with {} of {} bytes", wrong.len(), body.len());
+            assert_eq!(
+                refused,
+                Err(DropReason::Malformed),
+                "kind {kind} with {} of {} bytes",
+                wrong.len(),
+                body.len()
+            );
         }
         for kind in [0, 1, 3, 5, 9, 14, 15, 17, 31, 255] {
-            assert_eq!(protection.handle_record(flows, SERVER, kind, &body, out), Err(DropReason::Malformed));
+            assert_eq!(
+                protection.handle_record(flows, SERVER, kind, &body, out),
+                Err(DropReason::Malformed)
+            );
         }
         for stranger in [peer(0), Peer { incarnation: 9, ..SERVER }] {
-            assert_eq!(protection.handle_record(flows, stranger, kind, &body, out), Err(DropReason::Fenced));
+            assert_eq!(
+                protection.handle_record(flows, stranger, kind, &body, out),
+                Err(DropReason::Fenced)
+            );
         }
         assert_eq!(blocks(flows), before);
     }
@@ -664,7 +744,11 @@ fn records_are_checked() {
         world.pages.clear_records();
     }
     for (to, kind, body) in world.answered.clone() {
-        let Some(Side { flows, protection, out, .. }) = world.sides.iter_mut().find(|side| side.me == to) else { continue };
+        let Some(Side { flows, protection, out, .. }) =
+            world.sides.iter_mut().find(|side| side.me == to)
+        else {
+            continue;
+        };
         for at in 0..body.len() {
             let mut other = body.clone();
             other[at] ^= 0xff;

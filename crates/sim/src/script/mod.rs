@@ -79,22 +79,28 @@ impl Script {
     }
 
     fn judge(&self, outcome: Outcome) -> (Outcome, Vec<String>) {
-        let expects_violation = self.expects.iter().any(|expect| matches!(expect, Expect::Violation(_)));
+        let expects_violation =
+            self.expects.iter().any(|expect| matches!(expect, Expect::Violation(_)));
         let mut wrong = Vec::new();
         for expect in &self.expects {
             let is_so = match expect {
-                Expect::Violation(name) => outcome.report.violations.iter().any(|violation| violation.invariant == name),
+                Expect::Violation(name) => {
+                    outcome.report.violations.iter().any(|violation| violation.invariant == name)
+                }
                 Expect::Drops(reason) => outcome.drops.get(*reason) > 0,
                 Expect::Failovers(count) => outcome.failovers == *count,
                 Expect::Moved => outcome.report.faults.moved > 0,
-                Expect::Unfinished(number) => outcome.finished.get(number - 1).is_some_and(|done| !done),
+                Expect::Unfinished(number) => {
+                    outcome.finished.get(number - 1).is_some_and(|done| !done)
+                }
             };
             if !is_so {
                 wrong.push(format!("expected, and not so: {}", write::expect(expect)));
             }
         }
         let is_expected = |at: usize| self.expects.contains(&Expect::Unfinished(at + 1));
-        let mut stuck = (0..outcome.finished.len()).filter(|at| !outcome.finished[*at] && !is_expected(*at));
+        let mut stuck =
+            (0..outcome.finished.len()).filter(|at| !outcome.finished[*at] && !is_expected(*at));
         if let Some(at) = stuck.next().filter(|_| !expects_violation) {
             wrong.push(format!("connection {} did not finish", at + 1));
         }
@@ -106,7 +112,8 @@ impl Script {
                 write::step(&self.plan.steps[outcome.steps])
             ));
         }
-        let has_liveness = self.expects.iter().any(|expect| matches!(expect, Expect::Unfinished(_)));
+        let has_liveness =
+            self.expects.iter().any(|expect| matches!(expect, Expect::Unfinished(_)));
         let surprises = outcome.report.violations.iter().filter(|found| {
             let is_named = |expect: &Expect| matches!(expect, Expect::Violation(name) if *name == found.invariant);
             !(self.expects.iter().any(is_named) || has_liveness && found.invariant == "liveness")

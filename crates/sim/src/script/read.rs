@@ -7,8 +7,8 @@ use crate::plan::{Clock, Connection, End, Habits, How, Plan, Step, Way, When, Wh
 use crate::scenario::{Scenario, presets};
 use core::fmt;
 use holdfast_node::address::{
-    COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_STATE_SERVERS, MAX_SWITCHES, NodeId, SWITCH, manager_of, state_server_node,
-    state_server_number, switch_node,
+    COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_STATE_SERVERS, MAX_SWITCHES, NodeId, SWITCH,
+    manager_of, state_server_node, state_server_number, switch_node,
 };
 use holdfast_protection::Plan as Preset;
 use holdfast_wire::DropReason;
@@ -52,7 +52,8 @@ struct Words<'a> {
 impl<'a> Words<'a> {
     fn new(line: usize, text: &'a str) -> Words<'a> {
         let text = text.split('#').next().unwrap_or_default();
-        let mut rest: Vec<&str> = text.split_whitespace().map(|word| word.trim_end_matches(',')).collect();
+        let mut rest: Vec<&str> =
+            text.split_whitespace().map(|word| word.trim_end_matches(',')).collect();
         rest.reverse();
         Words { line, rest }
     }
@@ -129,8 +130,12 @@ impl<'a> Words<'a> {
             _ => return self.expected(what, Some(word)),
         };
         let (whole, rest) = digits.split_once('.').unwrap_or((digits, ""));
-        let scale = 10u64.checked_pow(rest.len() as u32).filter(|scale| unit.is_multiple_of(*scale));
-        let parts = (whole.parse::<u64>().ok(), if rest.is_empty() { Some(0) } else { rest.parse::<u64>().ok() });
+        let scale =
+            10u64.checked_pow(rest.len() as u32).filter(|scale| unit.is_multiple_of(*scale));
+        let parts = (
+            whole.parse::<u64>().ok(),
+            if rest.is_empty() { Some(0) } else { rest.parse::<u64>().ok() },
+        );
         let time = match (parts, scale) {
             ((Some(whole), Some(rest)), Some(scale)) => {
                 whole.checked_mul(unit).and_then(|time| time.checked_add(rest * (unit / scale)))
@@ -141,7 +146,8 @@ impl<'a> Words<'a> {
     }
 
     fn node(&mut self) -> Read<NodeId> {
-        let what = "`runtime` and its number, `coordinator`, `server`, `server-1` to `server-7`, or `hub`";
+        let what =
+            "`runtime` and its number, `coordinator`, `server`, `server-1` to `server-7`, or `hub`";
         match self.next(what)? {
             "runtime" => {
                 let number = self.number("a runtime's number, from 16")?;
@@ -191,7 +197,9 @@ impl<'a> Words<'a> {
                 self.next(what)?;
                 Ok(Whom::Manager(self.host()?))
             }
-            Some(word) if matches!(word, "runtime" | "coordinator" | "hub") || server(word).is_some() => {
+            Some(word)
+                if matches!(word, "runtime" | "coordinator" | "hub") || server(word).is_some() =>
+            {
                 Ok(match self.node()? {
                     COORDINATOR => Whom::Coordinator,
                     SWITCH => Whom::Hub,
@@ -204,9 +212,11 @@ impl<'a> Words<'a> {
 
     fn runtime(&mut self) -> Read<Whom> {
         match self.whom()? {
-            Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_) | Whom::Host(_) => {
-                self.error("expected a runtime".to_owned())
-            }
+            Whom::Coordinator
+            | Whom::StateServer(_)
+            | Whom::Hub
+            | Whom::Manager(_)
+            | Whom::Host(_) => self.error("expected a runtime".to_owned()),
             whom => Ok(whom),
         }
     }
@@ -251,8 +261,10 @@ impl<'a> Words<'a> {
     /// Reads `tcp 10.0.0.2:4000 -> 203.0.113.10:80, 12 packets, one every 25ms`; for
     /// `udp` and `ping` also `12 large packets`.
     fn connection(&mut self, start: u64) -> Read<Connection> {
-        let (tcp, ping) =
-            self.one("a protocol", [((true, false), "tcp"), ((false, false), "udp"), ((false, true), "ping")].into_iter())?;
+        let (tcp, ping) = self.one(
+            "a protocol",
+            [((true, false), "tcp"), ((false, false), "udp"), ((false, true), "ping")].into_iter(),
+        )?;
         let ends = match self.peek().is_some_and(|word| word.contains(':')) {
             true => {
                 let local = self.endpoint()?;
@@ -271,12 +283,14 @@ impl<'a> Words<'a> {
 
     /// Reads a step's action and its target.
     fn deed(&mut self) -> Read<(Whom, How)> {
-        const VERBS: &str =
-            "`open`, `rules`, `kill`, `stop`, `cut`, `unplug`, `slow`, `move`, `drain`, `restore`, `heal` or `expect`";
+        const VERBS: &str = "`open`, `rules`, `kill`, `stop`, `cut`, `unplug`, `slow`, `move`, `drain`, `restore`, `heal` or `expect`";
         match self.next(VERBS)? {
             "kill" => {
                 let whom = self.whom()?;
-                let may_return = matches!(whom, Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_));
+                let may_return = matches!(
+                    whom,
+                    Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_)
+                );
                 let how = match self.peek() {
                     Some("for") if matches!(whom, Whom::Host(_)) => How::Away(self.for_time()?),
                     Some("for") if may_return => How::Pause(self.for_time()?),
@@ -300,7 +314,8 @@ impl<'a> Words<'a> {
             },
             "cut" => {
                 let is_from_rest = self.take("hub") || self.take("others");
-                let (from, way) = if is_from_rest { (None, Way::In) } else { (Some(self.whom()?), Way::Out) };
+                let (from, way) =
+                    if is_from_rest { (None, Way::In) } else { (Some(self.whom()?), Way::Out) };
                 let arrow = self.next("`->` or `<->`")?;
                 let way = match (arrow, way) {
                     ("->", way) => way,
@@ -380,7 +395,12 @@ impl Reading {
             servers: 1,
             published: false,
         };
-        Reading { scenario, plan: Plan { calm: true, ..Plan::default() }, expects: Vec::new(), latest: 0 }
+        Reading {
+            scenario,
+            plan: Plan { calm: true, ..Plan::default() },
+            expects: Vec::new(),
+            latest: 0,
+        }
     }
 
     /// Reads a step. Steps come in the order of their times, because each waits for the
@@ -404,10 +424,14 @@ impl Reading {
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
             "protection" => {
-                self.scenario.preset = words.one("a protection", presets().into_iter().map(|preset| (preset, preset.name())))?;
+                self.scenario.preset = words.one(
+                    "a protection",
+                    presets().into_iter().map(|preset| (preset, preset.name())),
+                )?;
             }
             "planted" if CAN_BE_PLANTED => {
-                let fault = words.one("a fault", Fault::ALL.iter().map(|fault| (*fault, fault.name())))?;
+                let fault =
+                    words.one("a fault", Fault::ALL.iter().map(|fault| (*fault, fault.name())))?;
                 self.scenario.planted = self.scenario.planted.with(fault);
             }
             "few" => {
@@ -416,7 +440,10 @@ impl Reading {
             }
             "servers" => match words.number("how many")? {
                 count @ 1..=MAX_STATE_SERVERS => self.scenario.servers = count,
-                count => return words.expected(&format!("1 to {MAX_STATE_SERVERS}"), Some(&count.to_string())),
+                count => {
+                    return words
+                        .expected(&format!("1 to {MAX_STATE_SERVERS}"), Some(&count.to_string()));
+                }
             },
             "served" => {
                 words.word("numbers")?;
@@ -426,7 +453,10 @@ impl Reading {
                 words.word("hosts")?;
                 self.scenario.published = true;
             }
-            "network" => self.plan.calm = words.one("what network", [(true, "calm"), (false, "drawn")].into_iter())?,
+            "network" => {
+                self.plan.calm =
+                    words.one("what network", [(true, "calm"), (false, "drawn")].into_iter())?
+            }
             "inside" | "outside" => {
                 let habits = words.habits()?;
                 let of = self.plan.habits.get_or_insert([Habits::CALM; 2]);
@@ -485,10 +515,11 @@ impl Reading {
                 }
             }
             "once" => {
-                let when = match words.one("what", [(true, "safe"), (false, "settled")].into_iter())? {
-                    true => When::Safe(0),
-                    false => When::Settled(words.number("after how many events")?),
-                };
+                let when =
+                    match words.one("what", [(true, "safe"), (false, "settled")].into_iter())? {
+                        true => When::Safe(0),
+                        false => When::Settled(words.number("after how many events")?),
+                    };
                 self.step(words, when)?;
             }
             "after" => {
@@ -497,7 +528,8 @@ impl Reading {
                 self.step(words, When::Event(number))?;
             }
             "when" => {
-                let is_sender = matches!(words.peek(), Some("runtime" | "coordinator" | "server" | "hub"));
+                let is_sender =
+                    matches!(words.peek(), Some("runtime" | "coordinator" | "server" | "hub"));
                 let when = if is_sender {
                     let node = words.node()?;
                     words.word("sends")?;
@@ -536,7 +568,10 @@ impl Reading {
                 let name = words.next("a reason")?;
                 match DropReason::from_name(name) {
                     Some(reason) => Expect::Drops(reason),
-                    None => return words.expected("a reason as `holdfast explain` lists them", Some(name)),
+                    None => {
+                        return words
+                            .expected("a reason as `holdfast explain` lists them", Some(name));
+                    }
                 }
             }
             "failovers" => Expect::Failovers(words.number("how many")?),
@@ -548,7 +583,8 @@ impl Reading {
                 let number = words.number("a connection's number, from 1")?;
                 words.word("unfinished")?;
                 if !(1..=self.plan.connections.len()).contains(&number) {
-                    return words.error(format!("there is no connection {number} before this line"));
+                    return words
+                        .error(format!("there is no connection {number} before this line"));
                 }
                 Expect::Unfinished(number)
             }
@@ -595,7 +631,11 @@ fn combinations(eaches: &[Each]) -> Vec<Vec<(&str, &str)>> {
     for (name, values) in eaches {
         let mut longer = Vec::new();
         for before in &all {
-            longer.extend(values.iter().map(|value| [before.as_slice(), &[(name.as_str(), value.as_str())]].concat()));
+            longer.extend(
+                values
+                    .iter()
+                    .map(|value| [before.as_slice(), &[(name.as_str(), value.as_str())]].concat()),
+            );
         }
         all = longer;
     }
@@ -609,7 +649,9 @@ pub(super) fn read(text: &str) -> Read<Vec<Script>> {
     for words_of in combinations(&eaches) {
         let mut reading = Reading::new();
         for (at, line) in text.lines().enumerate() {
-            let line = words_of.iter().fold(line.to_owned(), |line, (name, value)| line.replace(name, value));
+            let line = words_of
+                .iter()
+                .fold(line.to_owned(), |line, (name, value)| line.replace(name, value));
             let mut words = Words::new(at + 1, &line);
             if words.peek() != Some("each") {
                 reading.line(&mut words)?;

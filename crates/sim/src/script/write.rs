@@ -1,9 +1,13 @@
 //! Writes a world as a text.
 
 use super::{Expect, Script};
-use crate::plan::{ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom};
+use crate::plan::{
+    ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom,
+};
 use core::fmt::{self, Display, Formatter};
-use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, host_of, state_server_number, switch_number};
+use holdfast_node::address::{
+    COORDINATOR, NodeId, SWITCH, host_of, state_server_number, switch_number,
+};
 use holdfast_node::message::kind as message;
 use holdfast_protection::kind;
 use holdfast_wire::fault::Fault;
@@ -60,7 +64,10 @@ pub(super) const RECORDS: &[(u8, &str)] = &[
 
 /// A record's name, or its number if it has none.
 pub(crate) fn record_name(kind: u8) -> String {
-    RECORDS.iter().find(|(of, _)| *of == kind).map_or_else(|| kind.to_string(), |(_, name)| (*name).to_owned())
+    RECORDS
+        .iter()
+        .find(|(of, _)| *of == kind)
+        .map_or_else(|| kind.to_string(), |(_, name)| (*name).to_owned())
 }
 
 /// A time, written as shortly as is exact.
@@ -149,7 +156,12 @@ pub(super) fn step(step: &Step) -> String {
     let rest = if matches!(step.whom, Whom::Host(_)) { "others" } else { "hub" };
     let what = match step.how {
         How::Kill => format!("kill {who}"),
-        How::Pause(time) if matches!(step.whom, Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_)) => {
+        How::Pause(time)
+            if matches!(
+                step.whom,
+                Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_)
+            ) =>
+        {
             format!("kill {who} for {}", Time(time))
         }
         How::Away(time) => format!("kill {who} for {}", Time(time)),
@@ -199,15 +211,23 @@ fn connection(connection: &Connection) -> String {
         _ => "udp",
     };
     let large = if connection.large { "large " } else { "" };
-    let ends = connection.ends.map_or(String::new(), |(local, remote)| format!(" {} -> {},", end(local), end(remote)));
+    let ends = connection
+        .ends
+        .map_or(String::new(), |(local, remote)| format!(" {} -> {},", end(local), end(remote)));
     let Connection { packets, start, pause, .. } = *connection;
-    format!("at {} open {protocol}{ends} {packets} {large}packets, one every {}", Time(start), Time(pause))
+    format!(
+        "at {} open {protocol}{ends} {packets} {large}packets, one every {}",
+        Time(start),
+        Time(pause)
+    )
 }
 
 fn habits(name: &str, habits: &Habits) -> String {
     let Habits { delay, lose, double, stray, stale } = *habits;
     let mut line = format!("{name} takes {} to {}", Time(delay.0), Time(delay.1));
-    for (chance, verb) in [(lose, "loses"), (double, "doubles"), (stray, "strays"), (stale, "repeats")] {
+    for (chance, verb) in
+        [(lose, "loses"), (double, "doubles"), (stray, "strays"), (stale, "repeats")]
+    {
         if chance > 0 {
             line += &format!(", {verb} {chance}");
         }
@@ -278,7 +298,11 @@ impl Display for Script {
         // Connections are numbered in this order.
         plan.connections.iter().try_for_each(|one| writeln!(f, "{}", connection(one)))?;
         let mut lines: Vec<(u64, String)> = Vec::new();
-        lines.extend(plan.rules.iter().map(|(time, chain)| (*time, format!("at {} rules chain {chain}", Time(*time)))));
+        lines.extend(
+            plan.rules
+                .iter()
+                .map(|(time, chain)| (*time, format!("at {} rules chain {chain}", Time(*time)))),
+        );
         let mut latest = 0;
         for one in &plan.steps {
             // A step that waits for something comes after the steps before it.

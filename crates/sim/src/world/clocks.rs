@@ -9,7 +9,9 @@ const MILLION: i128 = 1_000_000;
 
 fn forward(clock: Clock, now: u64) -> u64 {
     let passed = i128::from(now) - i128::from(BEGIN);
-    let local = i128::from(BEGIN) + i128::from(clock.ahead) + passed * (MILLION + i128::from(clock.drift)) / MILLION;
+    let local = i128::from(BEGIN)
+        + i128::from(clock.ahead)
+        + passed * (MILLION + i128::from(clock.drift)) / MILLION;
     local.clamp(0, i128::from(u64::MAX)) as u64
 }
 

@@ -90,7 +90,10 @@ impl Lives {
 
     /// The state servers' incarnations that the coordinator knows, or knew last.
     pub(super) fn state_servers(&self) -> Vec<Option<Peer>> {
-        self.now.as_ref().map_or_else(|| self.servers.clone(), |coordinator| coordinator.state_servers().collect())
+        self.now.as_ref().map_or_else(
+            || self.servers.clone(),
+            |coordinator| coordinator.state_servers().collect(),
+        )
     }
 
     /// True if the coordinator says that the death of any host would be survived.
@@ -99,12 +102,16 @@ impl Lives {
     }
 
     pub(super) fn has_given_up(&self, peer: Peer) -> bool {
-        self.now.as_ref().is_some_and(|coordinator| coordinator.failovers().any(|failover| failover.dead == peer))
+        self.now.as_ref().is_some_and(|coordinator| {
+            coordinator.failovers().any(|failover| failover.dead == peer)
+        })
     }
 
     /// True if no drain is under way. `None` without a coordinator.
     pub(super) fn is_undrained(&self) -> Option<bool> {
-        self.now.as_ref().map(|coordinator| coordinator.drains().iter().all(|drain| drain.ended_at.is_some()))
+        self.now
+            .as_ref()
+            .map(|coordinator| coordinator.drains().iter().all(|drain| drain.ended_at.is_some()))
     }
 
     /// Peers that the coordinator has given up because they were silent.
@@ -119,7 +126,11 @@ impl Lives {
 
     /// Flows that were lost, in a world with so many switches.
     pub(super) fn lost(&self, switches: usize) -> u64 {
-        self.now.iter().flat_map(Coordinator::failovers).map(|failover| failover.lost(switches)).sum()
+        self.now
+            .iter()
+            .flat_map(Coordinator::failovers)
+            .map(|failover| failover.lost(switches))
+            .sum()
     }
 
     /// The coordinator's ledgers. While it is away: those with which its next incarnation
@@ -127,7 +138,9 @@ impl Lives {
     pub(super) fn ledgers(&self) -> Vec<Ledger> {
         match &self.now {
             Some(coordinator) => coordinator.ledgers().to_vec(),
-            None => self.restored(0).map_or(Vec::new(), |coordinator| coordinator.ledgers().to_vec()),
+            None => {
+                self.restored(0).map_or(Vec::new(), |coordinator| coordinator.ledgers().to_vec())
+            }
         }
     }
 
@@ -161,7 +174,11 @@ impl World {
 
     pub(super) fn coordinator_receives(&mut self, peer: Peer, frame: &[u8]) {
         let now = self.coordinator_time();
-        let Some(coordinator) = self.coordinator.now.as_mut().filter(|_| peer == self.coordinator.config.me) else { return };
+        let Some(coordinator) =
+            self.coordinator.now.as_mut().filter(|_| peer == self.coordinator.config.me)
+        else {
+            return;
+        };
         coordinator.handle_frame(frame, now);
         let delay = self.streams.of(Of::Waking, peer).range(1, 20) * MICROSECOND;
         self.turn_coordinator_at(self.now + delay);
@@ -194,7 +211,8 @@ impl World {
         if dies {
             self.coordinator.pretends_since = pretends.then_some(now);
             let me = self.coordinator.config.me;
-            let written = self.streams.of(Of::Written, me).range(0, records.len() as u64 + 1) as usize;
+            let written =
+                self.streams.of(Of::Written, me).range(0, records.len() as u64 + 1) as usize;
             records.truncate(written);
         }
         for record in records {
@@ -216,10 +234,13 @@ impl World {
             frames.push(frame.to_vec());
             true
         });
-        let due = coordinator.poll_timeout().min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
+        let due =
+            coordinator.poll_timeout().min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
         let me = self.coordinator.config.me;
         for frame in frames {
-            self.carry(self.inside, Lane::FromCoordinator, me, frame, |frame| Event::ToHub(WITNESS, me, frame));
+            self.carry(self.inside, Lane::FromCoordinator, me, frame, |frame| {
+                Event::ToHub(WITNESS, me, frame)
+            });
         }
         let due = self.world_time(COORDINATOR, due);
         self.turn_coordinator_at(due.max(self.now + 10 * MICROSECOND));
@@ -229,7 +250,12 @@ impl World {
     pub(super) fn set_rules(&mut self, rules: Vec<Rule>) {
         // If no host serves, or no whole switch says which rules are in force, the
         // operator is told so.
-        let in_force = self.hosts.served().filter(|switch| switch.is_whole()).map(|switch| switch.rules().version()).max();
+        let in_force = self
+            .hosts
+            .served()
+            .filter(|switch| switch.is_whole())
+            .map(|switch| switch.rules().version())
+            .max();
         let (Some(at), Some(in_force)) = (self.hosts.serving(0), in_force) else { return };
         let manager = &mut self.hosts[at].hub.manager;
         let rules = RuleSet::new(version_after(manager.rules_wanted(in_force)), rules);
@@ -241,7 +267,11 @@ impl World {
     /// Gives an operator's order. False if it is not carried out.
     pub(super) fn order(&mut self, order: &Order) -> bool {
         let now = self.coordinator_time();
-        let is_done = self.coordinator.now.as_mut().is_some_and(|coordinator| coordinator.order(order, now).is_ok());
+        let is_done = self
+            .coordinator
+            .now
+            .as_mut()
+            .is_some_and(|coordinator| coordinator.order(order, now).is_ok());
         self.turn_coordinator_at(self.now);
         is_done
     }
@@ -301,7 +331,8 @@ impl World {
     /// Checks that the next incarnation knows everything that people and the switch were
     /// told.
     fn check_memory(&mut self, coordinator: &Coordinator) {
-        let managers = || self.hosts.all().filter(|host| !host.is_away).map(|host| &host.hub.manager);
+        let managers =
+            || self.hosts.all().filter(|host| !host.is_away).map(|host| &host.hub.manager);
         let knows_drain = |told: &&Drain| {
             let mut known = coordinator.drains().iter().filter(|known| known.peer == told.peer);
             known.any(|known| known.ended_at.is_some() || told.ended_at.is_none())
@@ -313,10 +344,12 @@ impl World {
         let mut forgotten: Vec<String> = Vec::new();
         let drain = managers().flat_map(|manager| manager.drains()).find(|told| !knows_drain(told));
         forgotten.extend(drain.map(|told| format!("{told:?}")));
-        let failover = managers().flat_map(|manager| manager.failovers()).find(|told| !knows_failover(told));
+        let failover =
+            managers().flat_map(|manager| manager.failovers()).find(|told| !knows_failover(told));
         forgotten.extend(failover.map(|told| format!("{told:?}")));
         let newest = coordinator.rules().version();
-        let switches = self.hosts.all().filter(|host| !host.is_away).flat_map(|host| host.hub.switches());
+        let switches =
+            self.hosts.all().filter(|host| !host.is_away).flat_map(|host| host.hub.switches());
         let version = switches.map(|switch| switch.rules().version()).max().unwrap_or(0);
         forgotten.extend((version > newest).then(|| format!("rules {version}, it has {newest}")));
         for what in forgotten {

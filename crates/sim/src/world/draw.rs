@@ -24,7 +24,10 @@ const TCP_SERVER: End = ([203, 0, 113, 10], 80);
 const UDP_SERVER: End = ([192, 0, 2, 7], 53);
 
 fn ends(number: usize, tcp: bool) -> (End, End) {
-    (([10, 0, 0, 2 + (number % 3) as u8], 1000 + number as u16), if tcp { TCP_SERVER } else { UDP_SERVER })
+    (
+        ([10, 0, 0, 2 + (number % 3) as u8], 1000 + number as u16),
+        if tcp { TCP_SERVER } else { UDP_SERVER },
+    )
 }
 
 /// The clients of a plan's connections.
@@ -34,7 +37,15 @@ pub(super) fn clients(connections: &[Connection]) -> Vec<Client> {
         let (local, remote) = connection.ends.unwrap_or_else(|| ends(number, tcp));
         let (id, start) = (number as u32 + 1, BEGIN + start);
         if tcp {
-            Client::Tcp(TcpClient::new(id, local, remote, packets, id.wrapping_mul(0x9e37_79b1), start, pause))
+            Client::Tcp(TcpClient::new(
+                id,
+                local,
+                remote,
+                packets,
+                id.wrapping_mul(0x9e37_79b1),
+                start,
+                pause,
+            ))
         } else {
             let protocol = if ping { proto::ICMP } else { proto::UDP };
             Client::Udp(UdpClient::new(id, (local, remote, protocol), large, packets, start, pause))
@@ -52,7 +63,14 @@ pub(super) fn connections(random: &mut Random) -> Vec<Connection> {
             let pause = random.range(2, 80) * MILLISECOND;
             let tcp = random.chance(500);
             let packets = if tcp { random.range(5, 60) } else { random.range(10, 80) } as u32;
-            Connection { tcp, packets, start, pause, ends: Some(ends(number as usize, tcp)), ..Connection::default() }
+            Connection {
+                tcp,
+                packets,
+                start,
+                pause,
+                ends: Some(ends(number as usize, tcp)),
+                ..Connection::default()
+            }
         })
         .collect()
 }
@@ -67,10 +85,12 @@ pub(super) fn of_published(random: &mut Random, connections: &mut Vec<Connection
     let drawn = |random: &mut Random, (local, remote): (End, End), protocol: u8, large: bool| {
         let (tcp, ping) = (protocol == proto::TCP, protocol == proto::ICMP);
         let packets = if tcp { random.range(5, 60) } else { random.range(10, 80) } as u32;
-        let (start, pause) = (random.range(100, 800) * MILLISECOND, random.range(2, 80) * MILLISECOND);
+        let (start, pause) =
+            (random.range(100, 800) * MILLISECOND, random.range(2, 80) * MILLISECOND);
         Connection { tcp, ping, large, packets, start, pause, ends: Some((local, remote)) }
     };
-    let some_protocol = |random: &mut Random| if random.chance(400) { proto::TCP } else { proto::UDP };
+    let some_protocol =
+        |random: &mut Random| if random.chance(400) { proto::TCP } else { proto::UDP };
     for _ in 0..random.range(3, 7) {
         let port = 2000 + connections.len() as u16;
         let (inside, outside) = (([10, 0, 0, 2 + (port % 3) as u8], port), ([192, 0, 2, 50], port));
@@ -99,8 +119,8 @@ pub(super) fn of_published(random: &mut Random, connections: &mut Vec<Connection
     if random.chance(700) {
         let (port, protocol) = (2000 + connections.len() as u16, some_protocol(random));
         let large = protocol == proto::UDP && random.chance(500);
-        let mut both =
-            published::services(protocol).map(|service| drawn(random, (published::whole_host(port), service), protocol, large));
+        let mut both = published::services(protocol)
+            .map(|service| drawn(random, (published::whole_host(port), service), protocol, large));
         // The two start close to each other, so that either may be the first.
         both[1].start = both[0].start + random.range(0, 40) * MILLISECOND * random.range(0, 2);
         if random.chance(500) {
@@ -120,8 +140,16 @@ pub(super) fn of_limited(random: &mut Random, connections: &mut Vec<Connection>)
     for _ in 0..random.range(2, 7) {
         let port = 3000 + connections.len() as u16;
         let (packets, limit) = (random.range(10, 40) as u32, random.range(1, 36) as u16);
-        let (start, pause) = (random.range(100, 800) * MILLISECOND, random.range(2, 80) * MILLISECOND);
+        let (start, pause) =
+            (random.range(100, 800) * MILLISECOND, random.range(2, 80) * MILLISECOND);
         let ends = (([10, 0, 0, 2 + (port % 3) as u8], port), limited(limit));
-        connections.push(Connection { tcp: true, packets, start, pause, ends: Some(ends), ..Connection::default() });
+        connections.push(Connection {
+            tcp: true,
+            packets,
+            start,
+            pause,
+            ends: Some(ends),
+            ..Connection::default()
+        });
     }
 }

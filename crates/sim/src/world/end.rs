@@ -29,8 +29,10 @@ impl World {
         // A runtime sends both frames together: only a network that loses frames loses
         // one alone.
         let loses = !self.plan.calm && self.inside.lose > 0;
-        let is_heard = |at: &usize| self.server.has_heard_of(self.switch_of_client(*at), &self.clients[*at]);
-        let heard = (0..self.clients.len()).filter(is_heard).map(|at| self.clients[at].id()).collect();
+        let is_heard =
+            |at: &usize| self.server.has_heard_of(self.switch_of_client(*at), &self.clients[*at]);
+        let heard =
+            (0..self.clients.len()).filter(is_heard).map(|at| self.clients[at].id()).collect();
         self.checkers.check_both_told(self.plan.calm, loses, &heard);
         self.check_leaks();
         for (peer, process) in core::mem::take(&mut self.processes) {
@@ -63,11 +65,17 @@ impl World {
             self.done.sort_by_key(Step::time);
         }
         if drops.get(DropReason::ReplicaDiffers) > 0 {
-            let text = format!("{} were found to differ from their flows", drops.get(DropReason::ReplicaDiffers));
+            let text = format!(
+                "{} were found to differ from their flows",
+                drops.get(DropReason::ReplicaDiffers)
+            );
             self.checkers.violate("copies", text);
         }
         if drops.get(DropReason::InputMissing) > 0 {
-            let text = format!("{} packets that a flow's state was made of were nowhere", drops.get(DropReason::InputMissing));
+            let text = format!(
+                "{} packets that a flow's state was made of were nowhere",
+                drops.get(DropReason::InputMissing)
+            );
             self.checkers.violate("output commit", text);
         }
         let lost = self.coordinator.lost(self.plan.switches.into());
@@ -95,23 +103,34 @@ impl World {
             quiet_from: self.quiet_from.unwrap_or(self.count),
             settled: self.settled,
             unprotected: self.unprotected,
-            conversation: self.conversation.map_or_else(Vec::new, |conversation| conversation.into_inner().heard),
+            conversation: self
+                .conversation
+                .map_or_else(Vec::new, |conversation| conversation.into_inner().heard),
         }
     }
 
     fn check_liveness(&mut self) {
         let mut stuck = Vec::new();
         // A connection that began anew may have been cut off in the middle.
-        let begun_anew = |id: u32| self.loss.as_ref().is_some_and(|loss| loss.begun_anew.contains(&id));
-        let clients = self.clients.iter().enumerate().filter(|(at, client)| !begun_anew(client.id()) && !self.has_lost(*at));
+        let begun_anew =
+            |id: u32| self.loss.as_ref().is_some_and(|loss| loss.begun_anew.contains(&id));
+        let clients = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter(|(at, client)| !begun_anew(client.id()) && !self.has_lost(*at));
         for (at, client) in clients {
             match client.progress() {
                 Progress::Done if self.scenario.preset.is_strict() && self.is_half_reset(at) => {
                     stuck.push(format!("the server of connection {} was never reset", client.id()));
                 }
                 Progress::Done => {}
-                Progress::Running => stuck.push(format!("connection {} never finished", client.id())),
-                Progress::Broken(how) => stuck.push(format!("connection {} broke: {how}", client.id())),
+                Progress::Running => {
+                    stuck.push(format!("connection {} never finished", client.id()))
+                }
+                Progress::Broken(how) => {
+                    stuck.push(format!("connection {} broke: {how}", client.id()))
+                }
             }
         }
         for text in stuck {
@@ -136,14 +155,21 @@ impl World {
         for (peer, process) in &self.processes {
             let accounted = process.pool.free() + process.runtime.held() + process.rx.len();
             if accounted != process.pool.total() {
-                let text = format!("runtime {} lost {} buffers", peer.node, process.pool.total() - accounted);
+                let text = format!(
+                    "runtime {} lost {} buffers",
+                    peer.node,
+                    process.pool.total() - accounted
+                );
                 self.checkers.violate("no anonymous drop", text);
             }
         }
         for host in self.hosts.all() {
             let accounted = host.pool.free() + host.held();
             if accounted != host.pool.total() {
-                self.checkers.violate("no anonymous drop", format!("a hub lost {} buffers", host.pool.total() - accounted));
+                self.checkers.violate(
+                    "no anonymous drop",
+                    format!("a hub lost {} buffers", host.pool.total() - accounted),
+                );
             }
         }
     }
@@ -162,7 +188,10 @@ impl World {
         }
         if process.pool.free() != process.pool.total() {
             let lost = process.pool.total() - process.pool.free();
-            self.checkers.violate("no anonymous drop", format!("runtime {} died with {lost} buffers", peer.node));
+            self.checkers.violate(
+                "no anonymous drop",
+                format!("runtime {} died with {lost} buffers", peer.node),
+            );
         }
         self.drops.add(process.runtime.drops());
         self.unprotected += process.runtime.counts().unprotected;
@@ -170,7 +199,10 @@ impl World {
         self.faults.fetched += counts.fetched;
         // States that only a state server had are lost only with it.
         if counts.lost > 0 && self.faults.server_kills == 0 {
-            let text = format!("runtime {} lost {} flows whose state the state server had", peer.node, counts.lost);
+            let text = format!(
+                "runtime {} lost {} flows whose state the state server had",
+                peer.node, counts.lost
+            );
             self.checkers.violate("output commit", text);
         }
     }

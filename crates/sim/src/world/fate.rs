@@ -94,7 +94,8 @@ fn unplugs(scenario: &Scenario) -> bool {
 pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     let mut random = Random::new(scenario.seed);
     let runtimes = 3;
-    let mut kinds = Kinds { kill: random.chance(600), stop: random.chance(500), cut: random.chance(500) };
+    let mut kinds =
+        Kinds { kill: random.chance(600), stop: random.chance(500), cut: random.chance(500) };
     if !(kinds.kill || kinds.stop || kinds.cut) {
         kinds.kill = true;
     }
@@ -113,7 +114,8 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     }
     let mut clocks = Vec::new();
     if random.chance(500) {
-        let nodes = [COORDINATOR, SWITCH].into_iter().chain(FIRST_RUNTIME..FIRST_RUNTIME + runtimes);
+        let nodes =
+            [COORDINATOR, SWITCH].into_iter().chain(FIRST_RUNTIME..FIRST_RUNTIME + runtimes);
         let managers = (0..HOSTS).map(manager_of).filter(|_| hosts_of(scenario));
         clocks.extend(nodes.chain(managers).map(|node| {
             let magnitude = random.range(0, 47);
@@ -147,8 +149,17 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
         lasts: 60 * SECOND,
         ..Plan::default()
     };
-    let fate =
-        Fate { random, kinds, faults_left, moves_left, coordinator_faults, hub_faults, coordinator_cuts, slownesses, drains };
+    let fate = Fate {
+        random,
+        kinds,
+        faults_left,
+        moves_left,
+        coordinator_faults,
+        hub_faults,
+        coordinator_cuts,
+        slownesses,
+        drains,
+    };
     (plan, fate)
 }
 
@@ -165,7 +176,9 @@ impl World {
         at_some_time(random, fate.coordinator_cuts, || Event::CoordinatorCut);
         at_some_time(random, fate.slownesses, || Event::Slowness);
         let starvations = starvations_of(&self.scenario);
-        at_some_time(&mut Random::new(self.scenario.seed ^ 0x6275_7379), starvations, || Event::Starvation);
+        at_some_time(&mut Random::new(self.scenario.seed ^ 0x6275_7379), starvations, || {
+            Event::Starvation
+        });
         let first_fault = BEGIN + some_time(random, 300, 1200);
         due.push((first_fault, if fate.faults_left == 0 { Event::Heal } else { Event::Fault }));
         due.push((first_fault - some_time(random, 0, 200), Event::Move));
@@ -216,8 +229,15 @@ impl World {
         let magnitude = random.range(4, 12);
         let cut = random.range(1, 1 << magnitude) * MILLISECOND;
         let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
-        let hows = [(kinds.kill, 2, How::Kill), (kinds.stop, 1, How::Pause(pause)), (kinds.cut, 1, How::Cut(way, cut))];
-        let weighed = hows.iter().filter(|(is_there, ..)| *is_there).flat_map(|&(_, weight, how)| (0..weight).map(move |_| how));
+        let hows = [
+            (kinds.kill, 2, How::Kill),
+            (kinds.stop, 1, How::Pause(pause)),
+            (kinds.cut, 1, How::Cut(way, cut)),
+        ];
+        let weighed = hows
+            .iter()
+            .filter(|(is_there, ..)| *is_there)
+            .flat_map(|&(_, weight, how)| (0..weight).map(move |_| how));
         let hows: Vec<How> = weighed.collect();
         let how = hows[random.range(0, hows.len() as u64) as usize];
         *faults_left -= 1;
@@ -230,14 +250,17 @@ impl World {
 
     /// Draws the failure of a host in place of a runtime's, in a world of several.
     fn host_strike(&mut self) -> Option<Step> {
-        let (is_possible, when) = (self.hosts.are_several() && self.may_lose_host(), self.now_as(When::Safe));
+        let (is_possible, when) =
+            (self.hosts.are_several() && self.may_lose_host(), self.now_as(When::Safe));
         let random = &mut self.fate.as_mut().filter(|_| is_possible)?.random;
         let (is_wanted, host) = (random.chance(600), random.range(0, HOSTS.into()) as u16);
         let magnitude = random.range(4, 12);
         let time = random.range(1, 1 << magnitude) * MILLISECOND;
         let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
-        let how = [How::Away(time), How::Pause(time), How::Cut(way, time)][random.range(0, 3) as usize];
-        let how = if unplugs(&self.scenario) && magnitude % 2 == 0 { How::Unplug(time) } else { how };
+        let how =
+            [How::Away(time), How::Pause(time), How::Cut(way, time)][random.range(0, 3) as usize];
+        let how =
+            if unplugs(&self.scenario) && magnitude % 2 == 0 { How::Unplug(time) } else { how };
         is_wanted.then_some(Step { when, whom: Whom::Host(host), how })
     }
 
@@ -249,7 +272,8 @@ impl World {
             return;
         }
         *moves_left -= 1;
-        let some = |random: &mut Random| nodes.start + random.range(0, nodes.len() as u64) as NodeId;
+        let some =
+            |random: &mut Random| nodes.start + random.range(0, nodes.len() as u64) as NodeId;
         let (from, to) = (some(random), some(random));
         let to = (!random.chance(300)).then_some(to);
         let limit = random.range(1, 64);

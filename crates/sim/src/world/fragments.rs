@@ -6,7 +6,8 @@ use holdfast_node::edge::fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_wire::{DropCounters, Packet, PacketPool};
 
 /// Limits of the fragments that wait at one switch's edge.
-const LIMITS: FragmentLimits = FragmentLimits { datagrams: 64, held: 64, held_per_source: 32, held_bytes: 1 << 16 };
+const LIMITS: FragmentLimits =
+    FragmentLimits { datagrams: 64, held: 64, held_per_source: 32, held_bytes: 1 << 16 };
 
 /// Empty fragment tables for so many edges.
 pub(super) fn edges(count: usize) -> Vec<Fragments> {
@@ -43,7 +44,12 @@ impl Host {
 
     /// Finds a fragment's flow, as an edge does, and hands the switch also the fragments
     /// that waited for this one.
-    pub(super) fn handle_fragment(&mut self, switch: u16, packet: Packet, now: u64) -> DropCounters {
+    pub(super) fn handle_fragment(
+        &mut self,
+        switch: u16,
+        packet: Packet,
+        now: u64,
+    ) -> DropCounters {
         let Some(fragments) = self.fragments.get_mut(usize::from(switch)) else {
             self.pool.put(packet);
             return DropCounters::default();

@@ -130,7 +130,12 @@ pub(super) fn outside(switch: u16) -> Peer {
 
 /// Configuration of the channels inside the box.
 pub(super) fn fabric() -> FabricConfig {
-    FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() }
+    FabricConfig {
+        cluster: 7,
+        min_timeout: 5 * MILLISECOND,
+        max_timeout: 200 * MILLISECOND,
+        ..FabricConfig::default()
+    }
 }
 
 impl Hosts {
@@ -143,7 +148,8 @@ impl Hosts {
         flows: usize,
         logs: Vec<usize>,
     ) -> Hosts {
-        let (seed, ports, are_sealed) = (scenario.seed, vec![0; switches.into()], are_sealed && count > 1);
+        let (seed, ports, are_sealed) =
+            (scenario.seed, vec![0; switches.into()], are_sealed && count > 1);
         let (all, has_fragments) = (Vec::with_capacity(count.into()), false);
         Hosts { all, flows, seed, logs, are_sealed, networks, has_fragments, ports, faults_left: 0 }
     }
@@ -198,13 +204,17 @@ impl Hosts {
 
     /// The switches whose ports are served, at the hosts that serve them.
     pub(super) fn served(&self) -> impl Iterator<Item = &Switch> {
-        let place = |switch: u16| self.serving(switch).and_then(|at| self.all[at].hub.switches().nth(switch.into()));
+        let place = |switch: u16| {
+            self.serving(switch).and_then(|at| self.all[at].hub.switches().nth(switch.into()))
+        };
         self.switches().filter_map(place)
     }
 
     /// True if another host than this one serves the ports of this switch.
     fn another_serves(&self, at: Site, switch: u16) -> bool {
-        self.sites().any(|other| other != at && self.all[other].runs() && self.all[other].hub.serves(switch))
+        self.sites().any(|other| {
+            other != at && self.all[other].runs() && self.all[other].hub.serves(switch)
+        })
     }
 
     /// True if every host runs.
@@ -237,14 +247,21 @@ impl Hosts {
     fn life(&self, at: Site, life: u32, count: u16, now: u64) -> Hub {
         let joins = count > 1;
         let (incarnation, succeeds) = if joins { (0, false) } else { (life, life > 1) };
-        let switches = self.switches().map(|number| self.switch(number, incarnation, succeeds)).collect();
-        let mut hub = Hub::new(switches, Manager::new(Peer { node: manager_of(at as u16), incarnation: life }, fabric()));
+        let switches =
+            self.switches().map(|number| self.switch(number, incarnation, succeeds)).collect();
+        let mut hub = Hub::new(
+            switches,
+            Manager::new(Peer { node: manager_of(at as u16), incarnation: life }, fabric()),
+        );
         if joins {
             hub.join(count, PATIENCE, now);
             self.switches().for_each(|switch| hub.manager.set_links(switch, 1));
         }
         if self.are_sealed {
-            hub.authenticate(stranger::config(self.seed, at as u16, count, life), &stranger::ring());
+            hub.authenticate(
+                stranger::config(self.seed, at as u16, count, life),
+                &stranger::ring(),
+            );
             if self.networks > 1 {
                 hub.use_two_paths();
             }
@@ -262,7 +279,11 @@ impl World {
     }
 
     fn processes_of(&self, at: Site) -> Vec<Peer> {
-        self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect()
+        self.processes
+            .iter()
+            .filter(|(_, process)| process.host == at)
+            .map(|(peer, _)| *peer)
+            .collect()
     }
 
     /// Hub and processes of a host die together. The host comes back, empty, after `away`
@@ -277,7 +298,9 @@ impl World {
         self.last_words.retain(|_, (host, _)| *host != at);
         let away = match away {
             0 => {
-                self.streams.of(Of::HostAway, Peer { node: at as u16, incarnation: self.hosts[at].life }).range(1, 2_000)
+                self.streams
+                    .of(Of::HostAway, Peer { node: at as u16, incarnation: self.hosts[at].life })
+                    .range(1, 2_000)
                     * MILLISECOND
             }
             away => away,
@@ -326,7 +349,12 @@ impl World {
 
     /// Brings the links of all hosts' ports up.
     pub(super) fn plug_hosts(&mut self) {
-        for at in self.hosts.sites().filter(|at| self.now < self.hosts[*at].unplugged_until).collect::<Vec<_>>() {
+        for at in self
+            .hosts
+            .sites()
+            .filter(|at| self.now < self.hosts[*at].unplugged_until)
+            .collect::<Vec<_>>()
+        {
             self.hosts[at].unplugged_until = 0;
             self.tell_links(at);
         }
@@ -351,8 +379,9 @@ impl World {
             return;
         }
         // Other hosts' frames come first, as on a machine.
-        let (others, own): (Vec<_>, Vec<_>) =
-            core::mem::take(&mut self.hosts[at].unread).into_iter().partition(|(from, _)| from.is_none());
+        let (others, own): (Vec<_>, Vec<_>) = core::mem::take(&mut self.hosts[at].unread)
+            .into_iter()
+            .partition(|(from, _)| from.is_none());
         for (from, frame) in others.into_iter().chain(own) {
             self.hub_reads(at, from, frame);
             self.after_hub(at);
@@ -392,7 +421,8 @@ impl World {
         if !self.hosts[at].is_away || self.now < self.hosts[at].back_at {
             return;
         }
-        let (life, count, now) = (self.hosts[at].life + 1, self.hosts.sites().len() as u16, self.host_time(at));
+        let (life, count, now) =
+            (self.hosts[at].life + 1, self.hosts.sites().len() as u16, self.host_time(at));
         self.say(format_args!("hub {life} of host {at} begins"));
         self.given_up_unheard();
         let hub = self.hosts.life(at, life, count, now);
@@ -416,7 +446,10 @@ impl World {
             host.hub.manager.hear_last_word(*peer, *word);
         }
         if !core::mem::take(&mut host.is_dead) {
-            let ended = self.last_words.iter().filter(|(peer, (host, _))| *host == at && !found.contains(peer));
+            let ended = self
+                .last_words
+                .iter()
+                .filter(|(peer, (host, _))| *host == at && !found.contains(peer));
             let mut ended: Vec<_> = ended.map(|(peer, (_, word))| (*peer, word.heard())).collect();
             ended.sort_by_key(|(peer, _)| peer.incarnation);
             let first = ended.len().saturating_sub(ENDS_KEPT);
@@ -428,7 +461,8 @@ impl World {
     /// Counts the flows that moved, as this incarnation of the hub knows.
     pub(super) fn count_moved(&mut self, at: Site) {
         if at == WITNESS {
-            self.faults.moved += self.hosts[at].hub.manager.moves().iter().map(|order| order.moved).sum::<u64>();
+            self.faults.moved +=
+                self.hosts[at].hub.manager.moves().iter().map(|order| order.moved).sum::<u64>();
         }
     }
 
@@ -436,7 +470,10 @@ impl World {
         let pool = &self.hosts[at].pool;
         if pool.free() != pool.total() {
             let lost = pool.total() - pool.free();
-            self.checkers.violate("no anonymous drop", format!("the hub of host {at} died with {lost} buffers"));
+            self.checkers.violate(
+                "no anonymous drop",
+                format!("the hub of host {at} died with {lost} buffers"),
+            );
         }
     }
 
@@ -454,7 +491,9 @@ impl World {
         let fits = packet.copy_from(frame);
         packet.meta.ingress = port;
         match fits && packet.parse().is_ok() {
-            true if packet.layers.fragment => self.drops.add(&host.handle_fragment(switch, packet, now)),
+            true if packet.layers.fragment => {
+                self.drops.add(&host.handle_fragment(switch, packet, now))
+            }
             is_understood => match FlowKey::of(&packet).filter(|_| is_understood) {
                 Some(key) => host.hub.handle_packet(switch, key, packet),
                 None => host.pool.put(packet),
@@ -493,7 +532,9 @@ impl World {
             let mut frames = vec![packet];
             let (before, passed_on) = (host.out.released.len(), host.out.to_runtime.len());
             match from {
-                Some(peer) => host.hub.handle_frames(peer, &mut frames, now, &mut host.out, &mut host.pool),
+                Some(peer) => {
+                    host.hub.handle_frames(peer, &mut frames, now, &mut host.out, &mut host.pool)
+                }
                 None => host.hub.handle_fabric(&mut frames, now, &mut host.out, &mut host.pool),
             }
             let let_out = host.out.released.len() - before;
@@ -524,7 +565,10 @@ impl World {
         let before = taken(host);
         host.hub.handle_fabric(&mut vec![packet], now, &mut host.out, &mut host.pool);
         if taken(host) != before {
-            self.checkers.violate("only hosts are heard", format!("host {at} took in what no host had sent, or had sent once"));
+            self.checkers.violate(
+                "only hosts are heard",
+                format!("host {at} took in what no host had sent, or had sent once"),
+            );
         }
     }
 
@@ -536,7 +580,8 @@ impl World {
 
     pub(super) fn turn_hub(&mut self, at: Site) {
         let now = self.host_time(at);
-        let alive: Vec<Peer> = self.processes.keys().copied().filter(|peer| self.is_alive(at, *peer)).collect();
+        let alive: Vec<Peer> =
+            self.processes.keys().copied().filter(|peer| self.is_alive(at, *peer)).collect();
         let host = &mut self.hosts[at];
         host.turn_at = u64::MAX;
         host.fragments.iter_mut().for_each(|fragments| fragments.handle_timeout(now));
@@ -546,7 +591,8 @@ impl World {
         self.after_hub(at);
         for switch in self.hosts.switches() {
             if self.hosts[at].hub.serves(switch) && self.hosts.another_serves(at, switch) {
-                self.checkers.violate("one owner", format!("two hosts serve the ports of switch {switch}"));
+                self.checkers
+                    .violate("one owner", format!("two hosts serve the ports of switch {switch}"));
             }
         }
         let due = self.hosts[at].hub.poll_timeout();
@@ -554,7 +600,9 @@ impl World {
         self.turn_hub_at(at, due);
         for (from, frame) in core::mem::take(&mut self.hosts[at].unread) {
             match from {
-                Some(peer) if self.hosts[at].hub.may_hear(peer) => self.at(self.now, Event::ToHub(at, peer, frame)),
+                Some(peer) if self.hosts[at].hub.may_hear(peer) => {
+                    self.at(self.now, Event::ToHub(at, peer, frame))
+                }
                 from => self.hosts[at].unread.push_back((from, frame)),
             }
         }
@@ -567,13 +615,17 @@ impl World {
             let packet = self.check_chain(at, packet);
             self.hosts[at].pool.put(packet);
             match peer.node {
-                COORDINATOR => {
-                    self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| Event::ToCoordinator(peer, frame))
-                }
+                COORDINATOR => self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| {
+                    Event::ToCoordinator(peer, frame)
+                }),
                 node if state_server_number(node).is_some() => {
-                    self.carry(self.inside, Lane::ToStateServer, peer, frame, |frame| Event::ToStateServer(peer, frame))
+                    self.carry(self.inside, Lane::ToStateServer, peer, frame, |frame| {
+                        Event::ToStateServer(peer, frame)
+                    })
                 }
-                _ => self.carry(self.inside, Lane::ToRuntime, peer, frame, |frame| Event::ToRuntime(peer, frame)),
+                _ => self.carry(self.inside, Lane::ToRuntime, peer, frame, |frame| {
+                    Event::ToRuntime(peer, frame)
+                }),
             }
         }
         let by_path = out.to_path.drain(..).map(|(path, packet)| (Some(path), packet));
@@ -596,18 +648,23 @@ impl World {
         }
         for (switch, released) in out.released.drain(..) {
             if self.hosts.another_serves(at, switch) {
-                self.checkers.violate("one owner", format!("host {at} let packets out while another served switch {switch}"));
+                self.checkers.violate(
+                    "one owner",
+                    format!("host {at} let packets out while another served switch {switch}"),
+                );
             }
             let mut packet = released.into_inner();
             let (chain, stamp) = (packet.meta.chain, packet.meta.stamp);
             if packet.meta.chain / self.of_each() != switch {
-                let text = format!("a packet of chain {} left at switch {switch}", packet.meta.chain);
+                let text =
+                    format!("a packet of chain {} left at switch {switch}", packet.meta.chain);
                 self.checkers.violate("one switch", text);
             }
             let is_refused = packet.meta.flags & Flags::TURNED != 0;
             let frame = packet.bytes().to_vec();
             // The edge answers a refused packet.
-            let answer = (is_refused && packet.parse().is_ok() && reset(&mut packet)).then(|| packet.bytes().to_vec());
+            let answer = (is_refused && packet.parse().is_ok() && reset(&mut packet))
+                .then(|| packet.bytes().to_vec());
             self.hosts[at].pool.put(packet);
             let frame = if is_refused {
                 let is_answered = self.check_refused(&frame, (chain, stamp));
@@ -620,12 +677,17 @@ impl World {
             if self.now < self.hosts[at].unplugged_until {
                 continue;
             }
-            let to_client = frames::look(&frame).is_some_and(|seen| peers::is_inside(seen.destination));
+            let to_client =
+                frames::look(&frame).is_some_and(|seen| peers::is_inside(seen.destination));
             let outside = outside(switch);
             if to_client {
-                self.carry(self.outside, Lane::ToClient, outside, frame, |frame| Event::ToClient(switch, frame));
+                self.carry(self.outside, Lane::ToClient, outside, frame, |frame| {
+                    Event::ToClient(switch, frame)
+                });
             } else {
-                self.carry(self.outside, Lane::ToServer, outside, frame, |frame| Event::ToServer(switch, frame));
+                self.carry(self.outside, Lane::ToServer, outside, frame, |frame| {
+                    Event::ToServer(switch, frame)
+                });
             }
         }
         for wish in out.wishes.drain(..) {
@@ -637,7 +699,8 @@ impl World {
     /// Whether a process of this host runs, or only waits for a processor, and its link
     /// is not cut.
     fn is_alive(&self, at: Site, peer: Peer) -> bool {
-        let process = self.processes.get(&peer).filter(|process| process.host == at && !process.paused);
+        let process =
+            self.processes.get(&peer).filter(|process| process.host == at && !process.paused);
         process.is_some() && !self.cuts.are_felt(peer.node, self.now)
     }
 
@@ -677,7 +740,9 @@ impl World {
                 self.hosts.ports[usize::from(number)] = at;
                 self.turn_hub_at(at, self.now);
             }
-            Wish::Retire(number) => self.say(format_args!("host {at} serves switch {number} no more")),
+            Wish::Retire(number) => {
+                self.say(format_args!("host {at} serves switch {number} no more"))
+            }
         }
     }
 }

@@ -38,15 +38,21 @@ impl Cuts {
 
     /// Whether this node's link is cut in either direction.
     pub(super) fn are_felt(&self, node: NodeId, now: u64) -> bool {
-        [true, false].iter().any(|outwards| self.0.get(&(node, *outwards)).is_some_and(|until| *until > now))
+        [true, false]
+            .iter()
+            .any(|outwards| self.0.get(&(node, *outwards)).is_some_and(|until| *until > now))
     }
 
     fn is_cut(&self, lane: Lane, peer: Peer, now: u64) -> bool {
-        let is_cut = |node: NodeId, outwards| self.0.get(&(node, outwards)).is_some_and(|until| *until > now);
+        let is_cut = |node: NodeId, outwards| {
+            self.0.get(&(node, outwards)).is_some_and(|until| *until > now)
+        };
         match lane {
             Lane::ToHub | Lane::FromCoordinator | Lane::FromStateServer => is_cut(peer.node, true),
             Lane::ToRuntime | Lane::ToCoordinator | Lane::ToStateServer => is_cut(peer.node, false),
-            Lane::Between | Lane::Beside => is_cut(peer.node, true) || is_cut(peer.incarnation as NodeId, false),
+            Lane::Between | Lane::Beside => {
+                is_cut(peer.node, true) || is_cut(peer.incarnation as NodeId, false)
+            }
             _ => false,
         }
     }
@@ -71,12 +77,14 @@ impl Outage {
         let spell = time / SPELL;
         let mut random = Random::new(seed ^ spell.wrapping_mul(0x6e65_7477));
         let way = [Way::Both, Way::In, Way::Out][random.range(0, 3) as usize];
-        let (host, path) = (manager_of(random.range(0, hosts.into()) as u16), random.range(0, 2) as u8);
+        let (host, path) =
+            (manager_of(random.range(0, hosts.into()) as u16), random.range(0, 2) as u8);
         (spell % 2 == 1).then_some(Outage { host, path, way })
     }
 
     fn is_felt(self, path: u8, from: NodeId, to: NodeId) -> bool {
-        let is_its = from == self.host && self.way != Way::In || to == self.host && self.way != Way::Out;
+        let is_its =
+            from == self.host && self.way != Way::In || to == self.host && self.way != Way::Out;
         path == self.path && is_its
     }
 }
@@ -89,7 +97,8 @@ const UNNOTICED: u64 = 250;
 fn lie(frame: &mut [u8], bit: usize) {
     const INCARNATION_AT: usize = 26;
     const COUNTER_AT: usize = 58;
-    let at = if bit.is_multiple_of(2) { INCARNATION_AT + bit / 2 % 4 } else { COUNTER_AT + bit / 2 % 8 };
+    let at =
+        if bit.is_multiple_of(2) { INCARNATION_AT + bit / 2 % 4 } else { COUNTER_AT + bit / 2 % 8 };
     frame[at] ^= 1 << (bit / 16 % 8);
     fcs::sum(frame);
 }
@@ -99,7 +108,8 @@ impl World {
     pub(super) fn carry_between(&mut self, path: u8, from: Site, to: Site, mut frame: Vec<u8>) {
         let [from, to_node] = [from, to].map(|site| manager_of(site as u16));
         let between = Peer { node: from, incarnation: u32::from(to_node) };
-        let outage = Outage::at(self.scenario.seed, self.plan.hosts, self.now.saturating_sub(BEGIN));
+        let outage =
+            Outage::at(self.scenario.seed, self.plan.hosts, self.now.saturating_sub(BEGIN));
         let is_felt = outage.is_some_and(|outage| outage.is_felt(path, from, to_node));
         if is_felt && self.plan.networks > 1 && !self.healed {
             self.faults.cut_off += 1;
@@ -111,9 +121,13 @@ impl World {
         let is_checked = !self.plan.sealed || !frames::is_messages(&frame);
         if self.plan.damaged > 0 && is_checked && !self.healed {
             let random = self.streams.of(Of::Damage, between);
-            let (is_damaged, bit) = (random.chance(self.plan.damaged), random.range(0, frame.len() as u64 * 8) as usize);
+            let (is_damaged, bit) = (
+                random.chance(self.plan.damaged),
+                random.range(0, frame.len() as u64 * 8) as usize,
+            );
             if is_damaged {
-                let is_unnoticed = !self.plan.sealed && frames::is_messages(&frame) && random.chance(UNNOTICED);
+                let is_unnoticed =
+                    !self.plan.sealed && frames::is_messages(&frame) && random.chance(UNNOTICED);
                 match is_unnoticed {
                     true => lie(&mut frame, bit),
                     false => frame[bit / 8] ^= 1 << (bit % 8),
@@ -126,7 +140,14 @@ impl World {
     }
 
     /// Sends a frame over a link with its habits.
-    pub(super) fn carry(&mut self, habits: Habits, lane: Lane, peer: Peer, frame: Vec<u8>, make: impl Fn(Vec<u8>) -> Event) {
+    pub(super) fn carry(
+        &mut self,
+        habits: Habits,
+        lane: Lane,
+        peer: Peer,
+        frame: Vec<u8>,
+        make: impl Fn(Vec<u8>) -> Event,
+    ) {
         self.watch(true, lane, &frame);
         if self.cuts.is_cut(lane, peer, self.now) {
             self.faults.cut_off += 1;
@@ -139,7 +160,8 @@ impl World {
         // Chances are drawn whether they apply or not, so that later draws do not depend
         // on that.
         let mut happens = |chance: u64| random.chance(chance) && is_ill;
-        let (is_lost, is_doubled, is_stale) = (happens(habits.lose), happens(habits.double), happens(habits.stale));
+        let (is_lost, is_doubled, is_stale) =
+            (happens(habits.lose), happens(habits.double), happens(habits.stale));
         if is_lost {
             self.faults.lost += 1;
             return;
@@ -147,7 +169,8 @@ impl World {
         let copies = if is_doubled { 2 } else { 1 };
         self.faults.doubled += copies - 1;
         if is_stale && frames::is_messages(&frame) {
-            let time = self.now + self.streams.of(Of::Lane(lane), peer).range(20, 3_000) * MILLISECOND;
+            let time =
+                self.now + self.streams.of(Of::Lane(lane), peer).range(20, 3_000) * MILLISECOND;
             self.faults.stale += 1;
             self.at(time, Event::Stale(lane, peer, frame.clone()));
         }
@@ -190,12 +213,19 @@ impl World {
                 self.handle(Event::ToHub(at, peer, frame));
             }
             Lane::ToStateServer => {
-                let there = self.servers.iter().flat_map(Servers::peers).flatten().find(|there| there.node == peer.node);
+                let there = self
+                    .servers
+                    .iter()
+                    .flat_map(Servers::peers)
+                    .flatten()
+                    .find(|there| there.node == peer.node);
                 if let Some(there) = there {
                     self.server_process_receives(there, &frame);
                 }
             }
-            Lane::FromCoordinator | Lane::FromStateServer => self.handle(Event::ToHub(WITNESS, peer, frame)),
+            Lane::FromCoordinator | Lane::FromStateServer => {
+                self.handle(Event::ToHub(WITNESS, peer, frame))
+            }
             Lane::Between | Lane::Beside => {
                 let to = host_of(peer.incarnation as NodeId).unwrap_or(0).into();
                 self.handle(Event::FromHost(to, frame));

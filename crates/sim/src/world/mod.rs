@@ -243,10 +243,17 @@ impl World {
         let pages = scenario.pages(chains, plan.flows * usize::from(plan.runtimes));
         let has_server = scenario.served || !pages.is_empty();
         // The coordinator assigns the numbers that no state server assigns.
-        let lists: Vec<u32> = if scenario.served { pools.drain(..).map(|(_, size)| size).collect() } else { Vec::new() };
+        let lists: Vec<u32> = if scenario.served {
+            pools.drain(..).map(|(_, size)| size).collect()
+        } else {
+            Vec::new()
+        };
         let mut statistics = Vec::new();
-        probe.visit_parts(|_, part| statistics.extend(part.is_shared().then_some(part.own().len() as u32)));
-        let servers = has_server.then(|| Servers::new(lists.into_iter(), statistics.into_iter(), pages, &scenario));
+        probe.visit_parts(|_, part| {
+            statistics.extend(part.is_shared().then_some(part.own().len() as u32))
+        });
+        let servers = has_server
+            .then(|| Servers::new(lists.into_iter(), statistics.into_iter(), pages, &scenario));
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
             hosts: hosts::config(plan.hosts, plan.switches, of_each),
@@ -261,8 +268,13 @@ impl World {
             fabric,
         };
         let flows = plan.connections.len().max(64) * 2;
-        let mut hosts =
-            Hosts::new(&scenario, (plan.hosts, plan.switches), (plan.sealed, plan.networks), flows, scenario.logs(chains));
+        let mut hosts = Hosts::new(
+            &scenario,
+            (plan.hosts, plan.switches),
+            (plan.sealed, plan.networks),
+            flows,
+            scenario.logs(chains),
+        );
         if plan.connections.iter().any(|connection| connection.large) {
             hosts.expect_fragments();
         }
@@ -279,14 +291,20 @@ impl World {
                 [draw::habits(&mut random), draw::habits(&mut random)]
             }
         });
-        let mut checkers = Checkers::new(layout, scenario, promises || plan.strict, scenario.preset.is_strict() || plan.strict);
+        let mut checkers = Checkers::new(
+            layout,
+            scenario,
+            promises || plan.strict,
+            scenario.preset.is_strict() || plan.strict,
+        );
         let clients = draw::clients(&plan.connections);
         checkers.rivals = rivals(&clients, plan.switches).collect();
         checkers.overtaking = if plan.calm { 0 } else { LONGEST_WAY };
         // Frames behind a cut are under way until it is over, and a little longer.
         let is_cut = plan.steps.iter().any(|step| matches!(step.how, How::Cut(..)));
         let on_the_way = if plan.calm && !is_cut { 2 * MILLISECOND } else { LONGEST_WAY };
-        let loss = (scenario.preset.may_forget() > 0).then(|| Loss::new(scenario.preset, on_the_way));
+        let loss =
+            (scenario.preset.may_forget() > 0).then(|| Loss::new(scenario.preset, on_the_way));
         let mut world = World {
             chains,
             fate: None,
@@ -380,7 +398,10 @@ impl World {
             self.note(number, &event);
             self.listen(&event);
             self.handle(event);
-            self.checkers.check_ended(&self.clients, self.processes.values().map(|process| &process.runtime));
+            self.checkers.check_ended(
+                &self.clients,
+                self.processes.values().map(|process| &process.runtime),
+            );
             self.follow_plan();
             // A drawn world has shown enough by now; a planned one is wanted whole.
             if self.fate.is_some() && self.checkers.violations.len() > 8 {
@@ -391,7 +412,8 @@ impl World {
     }
 
     fn is_over(&mut self, time: u64) -> bool {
-        let is_over = |at: usize| self.clients[at].progress() != Progress::Running && !self.is_half_reset(at);
+        let is_over =
+            |at: usize| self.clients[at].progress() != Progress::Running && !self.is_half_reset(at);
         let all_done = (0..self.clients.len()).all(|at| is_over(at) || self.has_lost(at));
         if !(self.healed && all_done) {
             return false;
@@ -420,7 +442,9 @@ impl World {
     }
 
     fn note(&mut self, number: u64, event: &Event) {
-        let mut mix = |value: u64| self.hash = (self.hash ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5);
+        let mut mix = |value: u64| {
+            self.hash = (self.hash ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5)
+        };
         mix(self.now);
         mix(number);
         let (name, peer, frame): (&str, Option<Peer>, &[u8]) = match event {
@@ -472,7 +496,11 @@ impl World {
         }
         let is_turn = matches!(
             event,
-            Event::TurnHub(_) | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::TurnStateServer(_) | Event::Check
+            Event::TurnHub(_)
+                | Event::TurnRuntime(_)
+                | Event::TurnCoordinator
+                | Event::TurnStateServer(_)
+                | Event::Check
         );
         if self.trace && !is_turn {
             let at = match event {
@@ -481,7 +509,10 @@ impl World {
             };
             let who = peer.map_or(String::new(), |peer| format!(" {peer}"));
             let what = frames::describe(frame);
-            crate::print_trace(format_args!("{:>12.6} ms  {name}{at}{who}  {what}", (self.now - BEGIN) as f64 / 1e6));
+            crate::print_trace(format_args!(
+                "{:>12.6} ms  {name}{at}{who}  {what}",
+                (self.now - BEGIN) as f64 / 1e6
+            ));
         }
     }
 
@@ -489,7 +520,9 @@ impl World {
     fn listen(&self, event: &Event) {
         match event {
             Event::ToRuntime(peer, frame) if self.processes.contains_key(peer) => self.hear(frame),
-            Event::ToCoordinator(peer, frame) if self.coordinator.peer() == Some(*peer) => self.hear(frame),
+            Event::ToCoordinator(peer, frame) if self.coordinator.peer() == Some(*peer) => {
+                self.hear(frame)
+            }
             Event::ToStateServer(_, frame) => self.hear(frame),
             _ => {}
         }
@@ -515,7 +548,10 @@ impl World {
             conversation.borrow_mut().note(self.now - BEGIN, text.to_string());
         }
         if self.trace {
-            crate::print_trace(format_args!("{:>12.6} ms  ** {text}", (self.now - BEGIN) as f64 / 1e6));
+            crate::print_trace(format_args!(
+                "{:>12.6} ms  ** {text}",
+                (self.now - BEGIN) as f64 / 1e6
+            ));
         }
     }
 
@@ -653,13 +689,14 @@ impl World {
         if ring > 0 {
             // A ring duplicates nothing: all copies of a packet fare like the first.
             let is_full = process.rx.len() >= room;
-            let known = frames::in_hand(frame).and_then(|packet| match self.fits.entry((peer, packet)) {
-                Entry::Occupied(known) => Some(*known.get()),
-                Entry::Vacant(first) => {
-                    first.insert(!is_full);
-                    None
-                }
-            });
+            let known =
+                frames::in_hand(frame).and_then(|packet| match self.fits.entry((peer, packet)) {
+                    Entry::Occupied(known) => Some(*known.get()),
+                    Entry::Vacant(first) => {
+                        first.insert(!is_full);
+                        None
+                    }
+                });
             match known {
                 None if is_full => {
                     self.faults.overflowed += 1;
@@ -720,7 +757,9 @@ impl World {
         let is_fenced = process.runtime.is_fenced();
         self.note_wait(busy_until);
         for frame in frames {
-            self.carry(self.inside, Lane::ToHub, peer, frame, |frame| Event::ToHub(host, peer, frame));
+            self.carry(self.inside, Lane::ToHub, peer, frame, |frame| {
+                Event::ToHub(host, peer, frame)
+            });
         }
         if is_fenced {
             self.end_process(peer);
@@ -747,7 +786,9 @@ impl World {
     /// one cannot.
     fn has_lost(&self, at: usize) -> bool {
         let rival = self.checkers.rivals.get(&self.clients[at].id());
-        let is_done = |rival: &u32| self.clients.iter().any(|one| one.id() == *rival && one.progress() == Progress::Done);
+        let is_done = |rival: &u32| {
+            self.clients.iter().any(|one| one.id() == *rival && one.progress() == Progress::Done)
+        };
         self.clients[at].progress() == Progress::Running && rival.is_some_and(is_done)
     }
 

@@ -27,7 +27,11 @@ pub(super) fn rivals(clients: &[Client], switches: u16) -> impl Iterator<Item = 
                 && remote != other_remote
                 && at % usize::from(switches) == other % usize::from(switches)
         };
-        let rival = clients.iter().enumerate().find(is_rival).filter(|(_, rival)| published::is_service(rival.ends().1));
+        let rival = clients
+            .iter()
+            .enumerate()
+            .find(is_rival)
+            .filter(|(_, rival)| published::is_service(rival.ends().1));
         rival.filter(|_| published::is_service(remote)).map(|(_, rival)| (client.id(), rival.id()))
     };
     clients.iter().enumerate().filter_map(of).collect::<Vec<_>>().into_iter()
@@ -36,8 +40,11 @@ pub(super) fn rivals(clients: &[Client], switches: u16) -> impl Iterator<Item = 
 impl World {
     /// Sends a client's frame. Clients take turns among the switches.
     pub(super) fn client_sends(&mut self, at: usize, frame: Vec<u8>) {
-        let (switch, is_inside, is_large) =
-            (self.switch_of_client(at), self.clients[at].is_inside(), self.plan.connections[at].large);
+        let (switch, is_inside, is_large) = (
+            self.switch_of_client(at),
+            self.clients[at].is_inside(),
+            self.plan.connections[at].large,
+        );
         self.sends(is_inside, switch, frame, is_large);
     }
 
@@ -56,8 +63,12 @@ impl World {
     pub(super) fn put_on_line(&mut self, is_inside: bool, switch: u16, frame: Vec<u8>) {
         let (outside, habits) = (hosts::outside(switch), self.outside);
         match is_inside {
-            true => self.carry(habits, Lane::FromClient, outside, frame, |frame| Event::FromClient(switch, frame)),
-            false => self.carry(habits, Lane::FromServer, outside, frame, |frame| Event::FromServer(switch, frame)),
+            true => self.carry(habits, Lane::FromClient, outside, frame, |frame| {
+                Event::FromClient(switch, frame)
+            }),
+            false => self.carry(habits, Lane::FromServer, outside, frame, |frame| {
+                Event::FromServer(switch, frame)
+            }),
         }
     }
 
@@ -66,11 +77,16 @@ impl World {
     fn pieces(&mut self, switch: u16, frame: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let is_ill = !self.healed && !self.plan.calm;
         let random = self.streams.of(Of::Fragments, hosts::outside(switch));
-        let (rest, order, late) = (random.range(1, 5) as usize, random.range(0, 3), random.range(1, 120) * MILLISECOND);
-        let (is_doubled, is_alone, is_late) = (random.chance(150), random.chance(50), random.chance(250));
+        let (rest, order, late) =
+            (random.range(1, 5) as usize, random.range(0, 3), random.range(1, 120) * MILLISECOND);
+        let (is_doubled, is_alone, is_late) =
+            (random.chance(150), random.chance(50), random.chance(250));
         // Connection and number make the identification, so no two datagrams under way
         // share one.
-        let name = frame.get(42..50).and_then(|name| name.first_chunk::<8>()).map_or(0, |name| u64::from_be_bytes(*name));
+        let name = frame
+            .get(42..50)
+            .and_then(|name| name.first_chunk::<8>())
+            .map_or(0, |name| u64::from_be_bytes(*name));
         let id = ((name >> 32) << 12 | name & 0xfff) as u16;
         let mut pieces = frames::split(frame, id, FIRST, rest);
         let some = random.range(0, pieces.len() as u64) as usize;
@@ -100,25 +116,33 @@ impl World {
             return;
         };
         if !is_inside && peers::is_inside(seen.source) {
-            self.checkers.violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
+            self.checkers
+                .violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
         }
         if was_in_fragments && !peers::is_one(seen.payload) {
             let text = format!("a datagram from {:?} was put together of two", seen.source);
             self.checkers.violate("fragments", text);
         }
-        let is_client =
-            |client: &Client| client.is_inside() == is_inside && client.ends() == (seen.destination, seen.source, seen.protocol);
+        let is_client = |client: &Client| {
+            client.is_inside() == is_inside
+                && client.ends() == (seen.destination, seen.source, seen.protocol)
+        };
         match self.clients.iter().position(is_client) {
             Some(at) => self.client_receives(at, switch, seen),
             // The flow was lost, and a late reply to it came in as a packet for a
             // published host, which has asked nobody. If the host answered, the two would
             // answer each other for ever.
             None if is_inside && self.is_server(seen.source) => {}
-            None if !is_inside || published::outside_of(seen.protocol, seen.destination).is_some() => {
+            None if !is_inside
+                || published::outside_of(seen.protocol, seen.destination).is_some() =>
+            {
                 self.server_receives(is_inside, switch, seen, was_in_fragments);
             }
             None => {
-                let text = format!("nobody's packet reached the clients: {:?} to {:?}", seen.source, seen.destination);
+                let text = format!(
+                    "nobody's packet reached the clients: {:?} to {:?}",
+                    seen.source, seen.destination
+                );
                 self.checkers.violate("fail closed", text);
             }
         }
@@ -132,7 +156,8 @@ impl World {
 
     fn client_receives(&mut self, at: usize, switch: u16, seen: frames::Seen<'_>) {
         if self.switch_of_client(at) != switch {
-            let text = format!("a packet of connection {} came by switch {switch}", self.clients[at].id());
+            let text =
+                format!("a packet of connection {} came by switch {switch}", self.clients[at].id());
             self.checkers.violate("one switch", text);
         }
         self.note_reset(self.clients[at].id(), true, self.clients[at].judges(&seen), &seen);
@@ -153,7 +178,13 @@ impl World {
     /// because the flow is as it was. A reset that answers a segment may be: its receiver
     /// may have got more since and asked for what follows, and that is answered with a
     /// reset, too.
-    fn note_reset(&mut self, id: u32, is_client: bool, how: Option<Reset>, seen: &frames::Seen<'_>) {
+    fn note_reset(
+        &mut self,
+        id: u32,
+        is_client: bool,
+        how: Option<Reset>,
+        seen: &frames::Seen<'_>,
+    ) {
         let Some(how) = how else { return };
         self.resets.push((id, is_client, how));
         // Answers have no acknowledgement, except to a repeated SYN, which is answered
@@ -161,7 +192,10 @@ impl World {
         let is_answer = seen.flags & tcp_flags::ACK == 0 || is_client && seen.sequence == 0;
         if how == Reset::Ignored && !is_answer && self.scenario.preset.is_strict() {
             let who = if is_client { "client" } else { "server" };
-            self.checkers.violate("resets", format!("the {who} of connection {id} drops a reset with number {}", seen.sequence));
+            self.checkers.violate(
+                "resets",
+                format!("the {who} of connection {id} drops a reset with number {}", seen.sequence),
+            );
         }
     }
 
@@ -181,7 +215,13 @@ impl World {
         client.was_reset() && self.server.keep_alive(self.switch_of_client(at), client).is_some()
     }
 
-    fn server_receives(&mut self, is_inside: bool, switch: u16, seen: frames::Seen<'_>, in_fragments: bool) {
+    fn server_receives(
+        &mut self,
+        is_inside: bool,
+        switch: u16,
+        seen: frames::Seen<'_>,
+        in_fragments: bool,
+    ) {
         let drawn = self.streams.of(Of::Sequence, Peer::default()).draw() as u32;
         // In a calm world two runs may differ only by what the chain does: initial
         // sequence numbers are fixed.
@@ -197,6 +237,7 @@ impl World {
 
     /// Whether a connection has finished, or the other connection with its reply key has.
     pub(super) fn is_done(&self, at: usize) -> bool {
-        self.clients[at].progress() == Progress::Done && !self.is_half_reset(at) || self.has_lost(at)
+        self.clients[at].progress() == Progress::Done && !self.is_half_reset(at)
+            || self.has_lost(at)
     }
 }

@@ -76,7 +76,9 @@ impl Servers {
         pages: Vec<PagesConfig>,
         scenario: &crate::Scenario,
     ) -> Servers {
-        let indexes = sizes.map(|size| Kind::Indexes(limits(if scenario.tight { FEW } else { size }, scenario.tight)));
+        let indexes = sizes.map(|size| {
+            Kind::Indexes(limits(if scenario.tight { FEW } else { size }, scenario.tight))
+        });
         let config = StateServerConfig {
             me: Peer { node: STATE_SERVER, incarnation: 1 },
             fabric: hosts::fabric(),
@@ -128,7 +130,9 @@ impl Servers {
     }
 
     /// Finds a flow's written-back state, in a world that has state servers.
-    pub(super) fn pages<'a>(servers: &'a Option<Servers>) -> impl Fn(usize, &FlowKey) -> Option<(&'a Flows, Slot)> + 'a {
+    pub(super) fn pages<'a>(
+        servers: &'a Option<Servers>,
+    ) -> impl Fn(usize, &FlowKey) -> Option<(&'a Flows, Slot)> + 'a {
         move |chain, key| servers.as_ref()?.find(chain, key)
     }
 
@@ -145,7 +149,10 @@ impl Servers {
 
     pub(super) fn drops(&self) -> DropCounters {
         let mut drops = self.drops.clone();
-        self.all.iter().filter_map(|process| process.now.as_ref()).for_each(|server| drops.add(server.drops()));
+        self.all
+            .iter()
+            .filter_map(|process| process.now.as_ref())
+            .for_each(|server| drops.add(server.drops()));
         drops
     }
 }
@@ -172,7 +179,10 @@ impl World {
     pub(super) fn server_process_receives(&mut self, peer: Peer, frame: &[u8]) {
         let now = self.local(peer.node);
         let Some(number) = state_server_number(peer.node) else { return };
-        let Some(process) = self.server_process(number).filter(|process| process.config.me == peer) else { return };
+        let Some(process) = self.server_process(number).filter(|process| process.config.me == peer)
+        else {
+            return;
+        };
         let Some(server) = &mut process.now else { return };
         server.handle_frame(frame, now);
         let delay = self.streams.of(Of::Waking, peer).range(1, 20) * MICROSECOND;
@@ -182,7 +192,10 @@ impl World {
     pub(super) fn turn_server(&mut self, number: u16) {
         let node = state_server_node(number);
         let (time, now, slowness) = (self.now, self.local(node), self.slowness(node));
-        let Some(process) = self.server_process(number).filter(|process| time >= process.turn_at) else { return };
+        let Some(process) = self.server_process(number).filter(|process| time >= process.turn_at)
+        else {
+            return;
+        };
         process.turn_at = u64::MAX;
         if time < process.busy_until {
             return self.turn_server_at(number, time);
@@ -200,7 +213,9 @@ impl World {
         let due = server.poll_timeout();
         self.note_wait(busy_until);
         for frame in frames {
-            self.carry(self.inside, Lane::FromStateServer, me, frame, |frame| Event::ToHub(WITNESS, me, frame));
+            self.carry(self.inside, Lane::FromStateServer, me, frame, |frame| {
+                Event::ToHub(WITNESS, me, frame)
+            });
         }
         let due = self.world_time(node, due);
         self.turn_server_at(number, due.max(self.now + 10 * MICROSECOND));
@@ -265,7 +280,8 @@ impl World {
         let mut random = Random::new(seed ^ 0x7365_7276);
         servers.faults_left = if random.chance(800) { random.range(1, 5) } else { 0 };
         let count = servers.faults_left;
-        let times: Vec<u64> = (0..count).map(|_| BEGIN + random.range(0, 4_000 * MILLISECOND)).collect();
+        let times: Vec<u64> =
+            (0..count).map(|_| BEGIN + random.range(0, 4_000 * MILLISECOND)).collect();
         times.into_iter().for_each(|time| self.at(time, Event::StateServerFault));
     }
 
@@ -310,17 +326,23 @@ impl World {
         let Some(ServerProcess { now: Some(server), .. }) = all.first() else { return };
         let server = server.server();
         let mut wrong = Vec::new();
-        let of_flows: BTreeSet<(u32, u32)> = held.iter().map(|(chain, number)| (u32::from(*chain), *number)).collect();
+        let of_flows: BTreeSet<(u32, u32)> =
+            held.iter().map(|(chain, number)| (u32::from(*chain), *number)).collect();
         // The NAT has the only pool of its chain, and the list with the chain's number.
         for (chain, number) in held {
             if server.list(u32::from(*chain)).is_some_and(|list| list.is_free(*number)) {
-                wrong.push(format!("a flow has {number} of list {chain}, which is nobody's for the state server"));
+                wrong.push(format!(
+                    "a flow has {number} of list {chain}, which is nobody's for the state server"
+                ));
             }
         }
         for list in 0..u32::from(self.chains) {
             let Some((account, of)) = server.account(list).zip(server.list(list)) else { continue };
             if account.size() != of.size() {
-                wrong.push(format!("of {} numbers of list {list} {account:?} are accounted for", of.size()));
+                wrong.push(format!(
+                    "of {} numbers of list {list} {account:?} are accounted for",
+                    of.size()
+                ));
             }
             for number in (0..of.size()).filter(|_| is_quiet) {
                 let mut is_claimed = || {
@@ -330,8 +352,10 @@ impl World {
                         process.runtime.visit_pools(|id, pool| {
                             // A number that a pool takes for a flow's does not count
                             // unless a flow has it.
-                            let is_flows = pool.backend().is_held(number) && of_flows.contains(&(list, number));
-                            is_held |= u32::from(id.chain) == list && (is_flows || pool.backend().is_free(number))
+                            let is_flows = pool.backend().is_held(number)
+                                && of_flows.contains(&(list, number));
+                            is_held |= u32::from(id.chain) == list
+                                && (is_flows || pool.backend().is_free(number))
                         });
                         is_held
                     })
@@ -354,7 +378,9 @@ impl World {
         let Some(Servers { all, unequal, .. }) = &mut self.servers else { return };
         let Some(ServerProcess { now: Some(server), .. }) = all.first() else { return };
         let (server, mut sums) = (server.server(), Vec::<Vec<i64>>::new());
-        for (_, process) in self.processes.iter_mut().filter(|(peer, _)| !self.coordinator.has_given_up(**peer)) {
+        for (_, process) in
+            self.processes.iter_mut().filter(|(peer, _)| !self.coordinator.has_given_up(**peer))
+        {
             let mut at = 0;
             process.runtime.visit_parts(|_, part| {
                 if part.is_shared() {
@@ -369,15 +395,22 @@ impl World {
         if totals == sums || sums.is_empty() || !is_quiet {
             *unequal = None;
         } else if unequal.is_none() {
-            *unequal =
-                Some((self.now, format!("gauges are {totals:?} at the state server, and {sums:?} at the runtimes that live")));
+            *unequal = Some((
+                self.now,
+                format!(
+                    "gauges are {totals:?} at the state server, and {sums:?} at the runtimes that live"
+                ),
+            ));
         }
     }
 
     /// Checks at the world's end that a gauge equals what the living runtimes have of it
     /// together.
     pub(super) fn check_sums(&mut self) {
-        let Some(servers) = self.servers.as_ref().filter(|servers| servers.first().is_some()) else { return };
+        let Some(servers) = self.servers.as_ref().filter(|servers| servers.first().is_some())
+        else {
+            return;
+        };
         let Some((since, text)) = &servers.unequal else { return };
         if self.now.saturating_sub(*since) > SETTLED - SECOND {
             let text = text.clone();
@@ -387,11 +420,18 @@ impl World {
 
     /// Checks at the world's end that no number is taken for a flow's that no flow has.
     pub(super) fn check_leaks(&mut self) {
-        let Some(servers) = self.servers.as_ref().filter(|servers| servers.first().is_some()) else { return };
+        let Some(servers) = self.servers.as_ref().filter(|servers| servers.first().is_some())
+        else {
+            return;
+        };
         let unclaimed = &servers.unclaimed;
-        let leaked = unclaimed.iter().find(|(_, since)| self.now.saturating_sub(**since) > SETTLED - SECOND);
+        let leaked =
+            unclaimed.iter().find(|(_, since)| self.now.saturating_sub(**since) > SETTLED - SECOND);
         if let Some(((list, number), _)) = leaked {
-            let text = format!("{number} of list {list} is no flow's, and is not given to any; {} like it", unclaimed.len());
+            let text = format!(
+                "{number} of list {list} is no flow's, and is not given to any; {} like it",
+                unclaimed.len()
+            );
             self.checkers.violate("leases", text);
         }
     }

@@ -8,7 +8,8 @@ use crate::frames;
 use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};
 use crate::world::streams::{Lane, Of};
 use holdfast_node::address::{
-    COORDINATOR, FIRST_RUNTIME, NodeId, is_runtime, manager_of, state_server_node, state_server_number,
+    COORDINATOR, FIRST_RUNTIME, NodeId, is_runtime, manager_of, state_server_node,
+    state_server_number,
 };
 use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
@@ -31,8 +32,10 @@ impl World {
             When::Time(time) => self.now >= BEGIN + time,
             When::Settled(number) => is_settled && self.settled_since >= number,
             When::Safe(time) => {
-                let is_host = matches!(step.whom, Whom::Host(_)) && !matches!(step.how, How::Expect(_));
-                self.now >= BEGIN + time && if is_host { self.may_lose_host() } else { self.may_fail_now() }
+                let is_host =
+                    matches!(step.whom, Whom::Host(_)) && !matches!(step.how, How::Expect(_));
+                self.now >= BEGIN + time
+                    && if is_host { self.may_lose_host() } else { self.may_fail_now() }
             }
             When::Sent(..) | When::Reached(..) => self.was_seen,
         };
@@ -47,7 +50,8 @@ impl World {
     /// Looks at a frame that the next step may be waiting for.
     pub(super) fn watch(&mut self, is_sent: bool, lane: Lane, frame: &[u8]) {
         let Some(step) = self.plan.steps.get(self.done.len()) else { return };
-        let is_outwards = matches!(lane, Lane::ToHub | Lane::FromCoordinator | Lane::FromStateServer);
+        let is_outwards =
+            matches!(lane, Lane::ToHub | Lane::FromCoordinator | Lane::FromStateServer);
         // Frames between two processes pass the hub: only their first sender and their
         // last receiver count.
         let (who, kind, of) = match step.when {
@@ -55,7 +59,9 @@ impl World {
             When::Reached(of, kind) if !is_sent => (frames::destination(frame), kind, of),
             _ => return,
         };
-        let is_at_hub = |who: NodeId| !is_runtime(who) && who != COORDINATOR && state_server_number(who).is_none();
+        let is_at_hub = |who: NodeId| {
+            !is_runtime(who) && who != COORDINATOR && state_server_number(who).is_none()
+        };
         let is_first = is_sent && (is_outwards || who.is_some_and(is_at_hub));
         let is_last = !is_sent && (!is_outwards || who.is_some_and(is_at_hub));
         let there = (is_first || is_last) && (of == ANYBODY || who == Some(of));
@@ -77,20 +83,28 @@ impl World {
     /// True if every switch is there, or none of their logs is needed. The coordinator
     /// may not have heard yet that a switch is missing.
     fn has_logs(&self) -> bool {
-        let are_all_whole = || self.hosts.served().filter(|switch| switch.is_whole()).count() == usize::from(self.plan.switches);
+        let are_all_whole = || {
+            self.hosts.served().filter(|switch| switch.is_whole()).count()
+                == usize::from(self.plan.switches)
+        };
         !self.scenario.preset.has_log() || self.hosts.all_run() && are_all_whole()
     }
 
     /// True if nothing is wrong, as the system says and as the world sees.
     pub(super) fn may_fail(&self) -> bool {
-        self.is_safe() && self.all_run() && !self.cuts.any(self.now) && self.has_logs() && self.has_home()
+        self.is_safe()
+            && self.all_run()
+            && !self.cuts.any(self.now)
+            && self.has_logs()
+            && self.has_home()
     }
 
     /// True if the state servers that the coordinator knows are there, or no flow has its
     /// home there.
     pub(super) fn has_home(&self) -> bool {
         let there: Vec<Option<Peer>> = self.servers.iter().flat_map(Servers::peers).collect();
-        !self.scenario.preset.is_paged() || there.iter().all(Option::is_some) && there == self.coordinator.state_servers()
+        !self.scenario.preset.is_paged()
+            || there.iter().all(Option::is_some) && there == self.coordinator.state_servers()
     }
 
     /// True if nothing is wrong, and the system says that it would survive the death of a
@@ -124,12 +138,20 @@ impl World {
             Whom::Owner => there.iter().max_by_key(|(_, owned)| *owned).map(|(peer, _)| *peer),
             Whom::Number(number) => there.get(number % there.len().max(1)).map(|(peer, _)| *peer),
             Whom::Node(node) => self.processes.keys().find(|peer| peer.node == node).copied(),
-            Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_) | Whom::Host(_) | Whom::World => None,
+            Whom::Coordinator
+            | Whom::StateServer(_)
+            | Whom::Hub
+            | Whom::Manager(_)
+            | Whom::Host(_)
+            | Whom::World => None,
         }
     }
 
     fn owned(&self, runtime: &Runtime) -> usize {
-        (0..self.chains).filter_map(|chain| runtime.flows(chain.into())).map(|flows| flows.owned()).sum()
+        (0..self.chains)
+            .filter_map(|chain| runtime.flows(chain.into()))
+            .map(|flows| flows.owned())
+            .sum()
     }
 
     /// Takes a step and records it. False if it cannot be taken now.
@@ -163,16 +185,22 @@ impl World {
             (Whom::StateServer(number), How::Pause(away)) => self.kill_server(number, away),
             (Whom::Coordinator, How::KillWriting) => self.kill_coordinator_writing(),
             (Whom::Hub | Whom::Manager(_), how @ (How::Kill | How::Pause(_))) => {
-                let number = if let Whom::Manager(number) = step.whom { Some(number.into()) } else { self.hosts.serving(0) };
-                let site = number.filter(|site| self.hosts.sites().contains(site) && self.hosts[*site].runs());
+                let number = if let Whom::Manager(number) = step.whom {
+                    Some(number.into())
+                } else {
+                    self.hosts.serving(0)
+                };
+                let site = number
+                    .filter(|site| self.hosts.sites().contains(site) && self.hosts[*site].runs());
                 site.is_some_and(|site| {
                     self.kill_hub(site, if let How::Pause(away) = how { away } else { 0 });
                     true
                 })
             }
-            (Whom::Host(number), how @ (How::Kill | How::Away(_) | How::Pause(_) | How::Unplug(_))) => {
-                self.strike_host(number.into(), how)
-            }
+            (
+                Whom::Host(number),
+                how @ (How::Kill | How::Away(_) | How::Pause(_) | How::Unplug(_)),
+            ) => self.strike_host(number.into(), how),
             (whom, how @ (How::Kill | How::Pause(_))) => match self.runtime(whom) {
                 Some(peer) => {
                     self.runtime_failures += 1;
@@ -195,14 +223,16 @@ impl World {
 
     /// Does something to one of several hosts. False if it is not there.
     fn strike_host(&mut self, at: Site, how: How) -> bool {
-        if !self.hosts.are_several() || !self.hosts.sites().contains(&at) || !self.hosts[at].runs() {
+        if !self.hosts.are_several() || !self.hosts.sites().contains(&at) || !self.hosts[at].runs()
+        {
             return false;
         }
         if let How::Unplug(time) = how {
             self.unplug_host(at, time);
             return true;
         }
-        self.runtime_failures += self.processes.values().filter(|process| process.host == at).count();
+        self.runtime_failures +=
+            self.processes.values().filter(|process| process.host == at).count();
         match how {
             How::Pause(time) => self.stop_host(at, time),
             How::Away(time) => self.kill_host(at, time),
@@ -224,7 +254,10 @@ impl World {
                 self.cuts.cut(node, way, self.now + time);
             }
             How::Slow(factor, time) => {
-                self.say(format_args!("node {node} is {factor} times as slow for {} ms", time / 1_000_000));
+                self.say(format_args!(
+                    "node {node} is {factor} times as slow for {} ms",
+                    time / 1_000_000
+                ));
                 self.faults.slowed += 1;
                 self.slow.insert(node, (factor, self.now + time));
             }
@@ -251,8 +284,10 @@ impl World {
         let host = self.processes.get(&peer).map_or(WITNESS, |process| process.host);
         // The next packet in the ring becomes a suspect, as if the runtime had begun with
         // it. The packet is innocent, so no second runtime is found with it.
-        let in_hand =
-            self.processes.get(&peer).and_then(|process| process.rx.iter().find_map(|frame| frames::in_hand(frame.bytes())));
+        let in_hand = self
+            .processes
+            .get(&peer)
+            .and_then(|process| process.rx.iter().find_map(|frame| frames::in_hand(frame.bytes())));
         self.in_hand.extend(in_hand.map(|packet| (peer, packet)));
         self.end_process(peer);
         let noticed = self.streams.of(Of::Notice, peer).range(20, 5000) * MICROSECOND;
@@ -311,17 +346,26 @@ impl World {
 
     /// Pause of this node after a turn, in turns.
     pub(super) fn slowness(&mut self, node: NodeId) -> u64 {
-        let own = self.slow.get(&node).filter(|(_, until)| *until > self.now).map_or(0, |(factor, _)| *factor);
+        let own = self
+            .slow
+            .get(&node)
+            .filter(|(_, until)| *until > self.now)
+            .map_or(0, |(factor, _)| *factor);
         match self.starved {
             (factor, until) if until > self.now => {
-                own + self.streams.of(Of::Starved, Peer { node, incarnation: 0 }).range(0, 2 * factor)
+                own + self
+                    .streams
+                    .of(Of::Starved, Peer { node, incarnation: 0 })
+                    .range(0, 2 * factor)
             }
             _ => own,
         }
     }
 
     fn expect(&mut self, whom: Whom, fact: Fact) {
-        let owned = |peer: Peer| self.processes.get(&peer).map_or(0, |process| self.owned(&process.runtime));
+        let owned = |peer: Peer| {
+            self.processes.get(&peer).map_or(0, |process| self.owned(&process.runtime))
+        };
         let there = self.runtime(whom);
         let is_so = match fact {
             Fact::Safe => self.is_safe(),
@@ -336,9 +380,15 @@ impl World {
         };
         if !is_so {
             let time = (self.now - BEGIN) as f64 / 1e6;
-            let flows: Vec<String> =
-                self.processes.keys().map(|peer| format!("{}.{} owns {}", peer.node, peer.incarnation, owned(*peer))).collect();
-            self.checkers.violate("expectation", format!("{time} ms: {whom:?} is not {fact:?}; {}", flows.join(", ")));
+            let flows: Vec<String> = self
+                .processes
+                .keys()
+                .map(|peer| format!("{}.{} owns {}", peer.node, peer.incarnation, owned(*peer)))
+                .collect();
+            self.checkers.violate(
+                "expectation",
+                format!("{time} ms: {whom:?} is not {fact:?}; {}", flows.join(", ")),
+            );
         }
     }
 

@@ -21,12 +21,15 @@ const KNOWN_BY: u64 = 16;
 
 /// The keys of a world's hosts.
 pub(super) fn ring() -> KeyRing {
-    KeyRing::new(vec![Key { number: 1, secret: [0x5a; 32] }]).unwrap_or_else(|error| unreachable!("{error}"))
+    KeyRing::new(vec![Key { number: 1, secret: [0x5a; 32] }])
+        .unwrap_or_else(|error| unreachable!("{error}"))
 }
 
 /// Seal configuration of one incarnation of a host.
 pub(super) fn config(seed: u64, host: u16, hosts: u16, incarnation: u32) -> SealConfig {
-    let drawn = Random::new(Random::new(seed).draw() ^ (u64::from(host) << 32 | u64::from(incarnation))).draw();
+    let drawn =
+        Random::new(Random::new(seed).draw() ^ (u64::from(host) << 32 | u64::from(incarnation)))
+            .draw();
     let life = NonZeroU64::new(drawn).unwrap_or(NonZeroU64::MIN);
     SealConfig { cluster: 7, host, hosts, incarnation, life, patience: PATIENCE }
 }

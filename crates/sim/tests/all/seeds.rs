@@ -1,6 +1,8 @@
 //! Worlds by their seeds: some of each kind.
 
-use holdfast_sim::{COMBINED_FROM as COMBINED, LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED};
+use holdfast_sim::{
+    COMBINED_FROM as COMBINED, LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED,
+};
 use holdfast_sim::{Planted, Report, Scenario, presets, run};
 
 /// Seeds from here on stand for worlds with `reinforce`.
@@ -13,8 +15,11 @@ const PAGED: u64 = 20_000_000;
 const DIVIDED: u64 = 30_000_000;
 
 fn broken(report: &Report) -> String {
-    let lines: Vec<String> =
-        report.violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect();
+    let lines: Vec<String> = report
+        .violations
+        .iter()
+        .map(|violation| format!("{}: {}", violation.invariant, violation.text))
+        .collect();
     format!("seed {}: {}", report.seed, lines.join("; "))
 }
 
@@ -35,7 +40,10 @@ fn nothing_breaks_under_faults() {
         servers += report.faults.server_kills;
     }
     assert!(servers > 10, "the state server died only {servers} times");
-    assert!(kills > 20 && coordinators > 20, "the worlds were too peaceful: {kills} kills, {coordinators} of the coordinator");
+    assert!(
+        kills > 20 && coordinators > 20,
+        "the worlds were too peaceful: {kills} kills, {coordinators} of the coordinator"
+    );
     assert!(meanwhile > 4, "only {meanwhile} failures while the coordinator was away");
 }
 

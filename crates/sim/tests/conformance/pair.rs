@@ -93,7 +93,9 @@ impl Side {
 
     /// The count of a flow as this side knows it.
     pub(crate) fn count(&self, flow: u16) -> u64 {
-        let state = |slot| self.flows.state(slot).first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        let state = |slot| {
+            self.flows.state(slot).first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+        };
         self.find(flow).map_or(0, |(slot, _)| state(slot))
     }
 
@@ -110,7 +112,10 @@ impl Side {
             Some((slot, Life::Owned)) => slot,
             Some(_) => return,
             None => {
-                let Ok(slot) = self.flows.insert_owned(key(flow), self.flows.hash(&key(flow))) else { return };
+                let Ok(slot) = self.flows.insert_owned(key(flow), self.flows.hash(&key(flow)))
+                else {
+                    return;
+                };
                 self.flows.header_mut(slot).epoch = Epoch::new(epoch);
                 slot
             }
@@ -143,7 +148,13 @@ impl Side {
     }
 
     pub(crate) fn take_record(&mut self, from: Peer, message: &Message) -> Result<(), DropReason> {
-        self.protection.handle_record(&mut self.flows, from, message.kind, &message.body, &mut self.out)
+        self.protection.handle_record(
+            &mut self.flows,
+            from,
+            message.kind,
+            &message.body,
+            &mut self.out,
+        )
     }
 
     pub(crate) fn take_handed(&mut self, from: Peer, commit: u32, contents: &[u8]) {
@@ -177,11 +188,16 @@ impl Side {
     /// Does what the protection asks for. Records and packets are returned; everything
     /// else ends here.
     pub(crate) fn carry_out(&mut self) -> Effects {
-        let mut effects = Effects { unprotected: core::mem::take(&mut self.out.released_unprotected), ..Effects::default() };
+        let mut effects = Effects {
+            unprotected: core::mem::take(&mut self.out.released_unprotected),
+            ..Effects::default()
+        };
         effects.records = self
             .out
             .records()
-            .map(|(record, body)| (record.to, Message { kind: record.kind, body: body[2..].to_vec() }))
+            .map(|(record, body)| {
+                (record.to, Message { kind: record.kind, body: body[2..].to_vec() })
+            })
             .collect();
         self.out.clear_records();
         for released in self.out.released.drain(..) {
@@ -206,7 +222,8 @@ impl Side {
 
     /// Every flow actor as bytes: a refused record must not have changed them.
     pub(crate) fn snapshot(&self) -> (BTreeMap<Slot, Vec<u8>>, usize, usize) {
-        let blocks = self.flows.iter().map(|(slot, _)| (slot, self.flows.block(slot).to_vec())).collect();
+        let blocks =
+            self.flows.iter().map(|(slot, _)| (slot, self.flows.block(slot).to_vec())).collect();
         (blocks, self.flows.owned(), self.protection.held())
     }
 
@@ -216,7 +233,10 @@ impl Side {
         // Packets of a batch that is not flushed yet are out, but not held back.
         let missing = self.pool.total() - self.pool.free();
         if missing < self.protection.held() {
-            return Err(format!("{} packets are held, but only {missing} are out", self.protection.held()));
+            return Err(format!(
+                "{} packets are held, but only {missing} are out",
+                self.protection.held()
+            ));
         }
         let owned = self.flows.iter().filter(|(_, header)| header.life().is_own()).count();
         if owned != self.flows.owned() {
@@ -259,7 +279,8 @@ pub(crate) struct Effects {
 /// Flow and count of a packet that [`Side::process`] made.
 pub(crate) fn read(contents: &[u8]) -> (u16, u64) {
     let flow = contents.first_chunk::<2>().map_or(0, |bytes| u16::from_be_bytes(*bytes));
-    let count = contents.get(2..10).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes);
+    let count =
+        contents.get(2..10).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes);
     (flow, count)
 }
 
@@ -328,7 +349,8 @@ impl Pair {
         let owner = (0..2).find(|&at| matches!(self.sides[at].find(flow), Some((_, Life::Owned))));
         let at = owner.unwrap_or(usize::from(flow % 2));
         if owner.is_none() {
-            if self.sides.iter().any(|side| side.find(flow).is_some()) || self.ended.contains(&flow) {
+            if self.sides.iter().any(|side| side.find(flow).is_some()) || self.ended.contains(&flow)
+            {
                 return;
             }
             self.epoch += 1;
@@ -373,12 +395,20 @@ impl Pair {
         self.released += effects.released.len();
         for contents in &effects.released {
             let (flow, count) = read(contents);
-            if self.forged || !self.preset.promises() || effects.unprotected > 0 || self.ended.contains(&flow) {
+            if self.forged
+                || !self.preset.promises()
+                || effects.unprotected > 0
+                || self.ended.contains(&flow)
+            {
                 continue;
             }
             for side in self.sides.iter().filter(|_| self.preset.is_strict()) {
                 if side.count(flow) < count {
-                    return Err(format!("flow {flow}: count {count} left, node {} knows {}", side.me.node, side.count(flow)));
+                    return Err(format!(
+                        "flow {flow}: count {count} left, node {} knows {}",
+                        side.me.node,
+                        side.count(flow)
+                    ));
                 }
             }
             let known = self.revealed.entry(flow).or_default();
@@ -465,7 +495,10 @@ impl Pair {
         let reborn = Peer { incarnation: self.incarnations, ..dead };
         let late = core::mem::take(&mut self.sides[other].records);
         self.sides[other].handed.clear();
-        let old = core::mem::replace(&mut self.sides[at], Side::new(self.preset, reborn, LAYOUT, self.room));
+        let old = core::mem::replace(
+            &mut self.sides[at],
+            Side::new(self.preset, reborn, LAYOUT, self.room),
+        );
         old.take_apart()?;
         self.epoch += 1;
         let epoch = self.epoch;
@@ -476,7 +509,8 @@ impl Pair {
                 let may_forget = u64::from(self.preset.may_forget());
                 // The flow's first snapshot was under way, or had been refused and its
                 // owner had not heard of it yet.
-                let was_young = may_forget > 0 && known == 0 && (under_way > 0 || self.room < ROOMY);
+                let was_young =
+                    may_forget > 0 && known == 0 && (under_way > 0 || self.room < ROOMY);
                 if self.ended.contains(flow) || was_young {
                     *count = 0;
                     continue;

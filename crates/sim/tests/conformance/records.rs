@@ -37,12 +37,20 @@ fn refuse(side: &mut Side, from: Peer, message: &Message) -> Result<DropReason, 
 }
 
 /// Feeds a record that must change nothing. Returns why it was refused, if it was.
-fn take_in_vain(side: &mut Side, from: Peer, message: &Message) -> Result<Option<DropReason>, String> {
+fn take_in_vain(
+    side: &mut Side,
+    from: Peer,
+    message: &Message,
+) -> Result<Option<DropReason>, String> {
     let before = side.snapshot();
     let reason = side.take_record(from, message).err();
     let effects = side.carry_out();
-    require!(side.snapshot() == before, "{message:?} from {from:?} (refused: {reason:?}) changed a flow");
-    let is_silent = effects.released.is_empty() && effects.handed.is_empty() && effects.dropped.is_empty();
+    require!(
+        side.snapshot() == before,
+        "{message:?} from {from:?} (refused: {reason:?}) changed a flow"
+    );
+    let is_silent =
+        effects.released.is_empty() && effects.handed.is_empty() && effects.dropped.is_empty();
     require!(
         is_silent && effects.demoted == 0 && effects.claims.is_empty(),
         "{message:?} from {from:?} (refused: {reason:?}) had effects: {effects:?}"
@@ -57,7 +65,8 @@ fn take_in_vain(side: &mut Side, from: Peer, message: &Message) -> Result<Option
 pub(crate) fn are_checked(preset: Preset) -> Result<(), String> {
     let pair = after_a_talk(preset)?;
     require!(pair.released > 20, "only {} packets were released", pair.released);
-    let kinds: std::collections::BTreeSet<u8> = pair.history.iter().map(|sent| sent.message.kind).collect();
+    let kinds: std::collections::BTreeSet<u8> =
+        pair.history.iter().map(|sent| sent.message.kind).collect();
     require!(!preset.promises() || kinds.len() > 1, "records of kinds {kinds:?} only");
 
     // Every record is fed again, cut to each of its lengths, just before it comes whole.
@@ -78,10 +87,16 @@ pub(crate) fn are_checked(preset: Preset) -> Result<(), String> {
         for len in 0..message.body.len() {
             let cut = Message { body: message.body[..len].to_vec(), ..message.clone() };
             let reason = refuse(&mut listener, *from, &cut)?;
-            require!(reason == DropReason::Malformed, "a record cut to {len} bytes was refused as {reason}");
+            require!(
+                reason == DropReason::Malformed,
+                "a record cut to {len} bytes was refused as {reason}"
+            );
         }
         let long = Message { body: [&message.body[..], &[0]].concat(), ..message.clone() };
-        require!(refuse(&mut listener, *from, &long)? == DropReason::Malformed, "a long record was not called malformed");
+        require!(
+            refuse(&mut listener, *from, &long)? == DropReason::Malformed,
+            "a long record was not called malformed"
+        );
         for kind in [0, 5, 9, 31, 32, 255] {
             refuse(&mut listener, *from, &Message { kind, ..message.clone() })?;
         }
@@ -137,7 +152,8 @@ pub(crate) fn from_strangers(preset: Preset) -> Result<(), String> {
         refuse(&mut pair.sides[0], old, message)?;
     }
     // Answers to a record of ours, from a peer to which none was sent.
-    let answers = history.iter().filter(|sent| matches!(sent.message.kind, kind::SAVED | kind::REFUSED));
+    let answers =
+        history.iter().filter(|sent| matches!(sent.message.kind, kind::SAVED | kind::REFUSED));
     for Sent { message, .. } in answers {
         refuse(&mut pair.sides[0], Peer { node: 40, incarnation: 1 }, message)?;
     }
@@ -203,7 +219,10 @@ pub(crate) fn strays_hold_up_nobody(preset: Preset) -> Result<(), String> {
         first.take_apart()?;
         second.take_apart()?;
     }
-    require!(released[0] > 3 && released[0] == released[1], "{released:?} packets left, without strays and with them");
+    require!(
+        released[0] > 3 && released[0] == released[1],
+        "{released:?} packets left, without strays and with them"
+    );
     Ok(())
 }
 
@@ -298,7 +317,8 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
             if under_way == 0 && !pair.history.is_empty() {
                 let Sent { from, to, message } = which.get(&pair.history).clone();
                 // The channel itself keeps messages for one incarnation from another.
-                if let Some(side) = pair.sides.iter_mut().find(|side| side.me == to && !pair.forged) {
+                if let Some(side) = pair.sides.iter_mut().find(|side| side.me == to && !pair.forged)
+                {
                     match message.kind {
                         // A mark that is asked for twice is answered twice.
                         kind::PASSED => _ = take_in_vain(side, from, &message)?,
@@ -309,7 +329,9 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
         }
         Step::Forge(which, to, at, value) => {
             pair.forged = true;
-            if let Some(Sent { from, mut message, .. }) = (!pair.history.is_empty()).then(|| which.get(&pair.history).clone()) {
+            if let Some(Sent { from, mut message, .. }) =
+                (!pair.history.is_empty()).then(|| which.get(&pair.history).clone())
+            {
                 if !message.body.is_empty() {
                     *at.get_mut(&mut message.body) ^= value;
                 }
@@ -319,7 +341,9 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
         }
         Step::Garble(which, to, bytes) => {
             pair.forged = true;
-            if let Some(Sent { from, mut message, .. }) = (!pair.history.is_empty()).then(|| which.get(&pair.history).clone()) {
+            if let Some(Sent { from, mut message, .. }) =
+                (!pair.history.is_empty()).then(|| which.get(&pair.history).clone())
+            {
                 for (place, byte) in message.body.iter_mut().zip(bytes) {
                     *place = *byte;
                 }
@@ -341,7 +365,12 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
 
 /// Plays random steps. Returns the number of packets released and of failures survived in
 /// all cases, or the case that went wrong.
-fn play(preset: Preset, planted: Planted, flows: usize, with_forgeries: bool) -> Result<(usize, usize), String> {
+fn play(
+    preset: Preset,
+    planted: Planted,
+    flows: usize,
+    with_forgeries: bool,
+) -> Result<(usize, usize), String> {
     let _planting = plant(planted);
     let released = Cell::new(0);
     let failures = Cell::new(0);
@@ -375,10 +404,14 @@ pub(crate) fn in_any_state(preset: Preset) -> Result<(), String> {
     for flows in [ROOMY, CROWDED] {
         for with_forgeries in [false, true] {
             let (released, failures) = play(preset, Planted::default(), flows, with_forgeries)?;
-            require!(released > 1500 && failures > 250, "only {released} packets were released in {failures} failures");
+            require!(
+                released > 1500 && failures > 250,
+                "only {released} packets were released in {failures} failures"
+            );
         }
     }
-    let fault = if preset.is_strict() { Fault::ReleasesBeforeCommit } else { Fault::IgnoresInterval };
+    let fault =
+        if preset.is_strict() { Fault::ReleasesBeforeCommit } else { Fault::IgnoresInterval };
     let found = play(preset, fault.into(), ROOMY, false).is_err();
     require!(found == preset.promises(), "{fault:?} was not noticed");
     Ok(())

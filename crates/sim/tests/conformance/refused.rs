@@ -1,8 +1,14 @@
 //! Refusals: the sender of a packet that a function refuses is told, and nothing
 //! contradicts it.
 
-use crate::{MILLISECOND, Mix, READY, check_basics, check_finished, few_connections, require, scenario, sweep, sweep_over};
-use holdfast_sim::{Connection, Fault, GUARDED, How, Outcome, Plan, Reset, SHUT, Scenario, Whom, limited, passes, play};
+use crate::{
+    MILLISECOND, Mix, READY, check_basics, check_finished, few_connections, require, scenario,
+    sweep, sweep_over,
+};
+use holdfast_sim::{
+    Connection, Fault, GUARDED, How, Outcome, Plan, Reset, SHUT, Scenario, Whom, limited, passes,
+    play,
+};
 use std::collections::BTreeMap;
 
 /// A function refuses most datagrams of some flows, and others from their first one on.
@@ -37,7 +43,10 @@ pub(crate) fn refused_once(mix: Mix) -> Result<(), String> {
         for datagram in 1..=one.packets {
             let wanted = u32::from(is_shut(id) || !passes(datagram));
             let got = once.get(&(id, datagram)).copied().unwrap_or(0);
-            require!(got == wanted, "datagram {datagram} of connection {id} was answered {got} times");
+            require!(
+                got == wanted,
+                "datagram {datagram} of connection {id} was answered {got} times"
+            );
         }
     }
     let mut answered = 0;
@@ -62,10 +71,15 @@ pub(crate) fn refused_once(mix: Mix) -> Result<(), String> {
     let mut forgotten = 0;
     let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..scenario(81, mix) };
     sweep(planted, &plan(true), How::Kill, 7, |_, outcome| {
-        forgotten += usize::from(outcome.report.violations.iter().any(|one| one.text.contains("was refused")));
+        forgotten += usize::from(
+            outcome.report.violations.iter().any(|one| one.text.contains("was refused")),
+        );
         Ok(())
     })?;
-    require!(forgotten > 20 / mix.always_every(), "only {forgotten} kills were seen to lose what had been refused");
+    require!(
+        forgotten > 20 / mix.always_every(),
+        "only {forgotten} kills were seen to lose what had been refused"
+    );
     Ok(())
 }
 
@@ -100,35 +114,60 @@ pub(crate) fn both_ends_are_reset(mix: Mix) -> Result<(), String> {
     check_basics(mix, &plan(true), &undisturbed)?;
     check_finished(mix, &plan(true), &undisturbed)?;
     for id in (1u32..).take(limits.len()) {
-        let of_end = |end| undisturbed.resets.iter().filter(move |(of, is_client, _)| (*of, *is_client) == (id, end));
+        let of_end = |end| {
+            undisturbed
+                .resets
+                .iter()
+                .filter(move |(of, is_client, _)| (*of, *is_client) == (id, end))
+        };
         let at = [true, false].map(|end| of_end(end).map(|(.., how)| *how).collect::<Vec<_>>());
-        require!(at == [[Reset::Exact], [Reset::Exact]], "the client and the server of connection {id} got resets: {at:?}");
+        require!(
+            at == [[Reset::Exact], [Reset::Exact]],
+            "the client and the server of connection {id} got resets: {at:?}"
+        );
     }
     let mut resets = 0;
     for (seed, calm, step) in [(91, true, 7), (92, false, 23)] {
         for whom in [None, Some(Whom::Hub)] {
             let which = |number: usize| whom.unwrap_or(Whom::Number(number));
             let step = if whom.is_some() { step * 2 } else { step };
-            sweep_over(scenario(seed, mix), &plan(calm), (which, How::Kill), step, |plan, outcome| {
-                resets += outcome.resets.len();
-                check_basics(mix, plan, &outcome)?;
-                if mix.preset.is_strict() { check_finished(mix, plan, &outcome) } else { Ok(()) }
-            })?;
+            sweep_over(
+                scenario(seed, mix),
+                &plan(calm),
+                (which, How::Kill),
+                step,
+                |plan, outcome| {
+                    resets += outcome.resets.len();
+                    check_basics(mix, plan, &outcome)?;
+                    if mix.preset.is_strict() {
+                        check_finished(mix, plan, &outcome)
+                    } else {
+                        Ok(())
+                    }
+                },
+            )?;
         }
     }
     require!(resets > 1000 / mix.every(), "only {resets} resets");
     let forgetful = Scenario { planted: Fault::TellsOneEnd.into(), ..scenario(91, mix) };
     let outcome = play(forgetful, Plan { strict: true, ..plan(true) });
-    require!(outcome.report.violations.iter().any(|one| one.invariant == "resets"), "one end was told, and nobody noticed");
+    require!(
+        outcome.report.violations.iter().any(|one| one.invariant == "resets"),
+        "one end was told, and nobody noticed"
+    );
     if !mix.preset.is_strict() {
         return Ok(());
     }
     let mut forgotten = 0;
     let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..scenario(91, mix) };
     sweep(planted, &plan(true), How::Kill, 7, |_, outcome| {
-        forgotten += usize::from(outcome.report.violations.iter().any(|one| one.text.contains("was reset")));
+        forgotten +=
+            usize::from(outcome.report.violations.iter().any(|one| one.text.contains("was reset")));
         Ok(())
     })?;
-    require!(forgotten > 20 / mix.always_every(), "only {forgotten} kills were seen to lose why a connection was reset");
+    require!(
+        forgotten > 20 / mix.always_every(),
+        "only {forgotten} kills were seen to lose why a connection was reset"
+    );
     Ok(())
 }

@@ -108,7 +108,10 @@ pub(crate) fn counted(mix: Mix) -> Result<(), String> {
         return Ok(());
     }
     let undisturbed = play(scenario(71, mix), plan(Vec::new()));
-    require!(begun_anew(&undisturbed)?.is_empty() && undisturbed.lost == 0, "flows were lost before anybody failed");
+    require!(
+        begun_anew(&undisturbed)?.is_empty() && undisturbed.lost == 0,
+        "flows were lost before anybody failed"
+    );
     let first = play(scenario(71, mix), Plan { lasts: READY, ..plan(Vec::new()) }).report.events;
     let range = undisturbed.report.events / 2 - first;
     let mut all = Vec::new();
@@ -116,7 +119,11 @@ pub(crate) fn counted(mix: Mix) -> Result<(), String> {
         for gap in GAPS {
             for moment in 0..MOMENTS {
                 let event = first + range * moment / MOMENTS + (at * 31 + gap * 7) % 997;
-                let step = |(number, &(whom, how))| Step { when: When::Event(event + number * gap), whom, how };
+                let step = |(number, &(whom, how))| Step {
+                    when: When::Event(event + number * gap),
+                    whom,
+                    how,
+                };
                 all.push((0..).zip(together).map(step).collect::<Vec<_>>());
             }
         }
@@ -129,26 +136,47 @@ pub(crate) fn counted(mix: Mix) -> Result<(), String> {
         let anew = begun_anew(&outcome).map_err(|error| format!("{steps:?}: {error}"))?;
         lost += anew.len();
         counted += outcome.lost;
-        require!(anew.len() as u64 <= outcome.lost, "{steps:?}: {anew:?} were lost, {} counted", outcome.lost);
+        require!(
+            anew.len() as u64 <= outcome.lost,
+            "{steps:?}: {anew:?} were lost, {} counted",
+            outcome.lost
+        );
         let expected = ["output commit", "mappings"];
-        let others: Vec<_> = outcome.report.violations.into_iter().filter(|found| !expected.contains(&found.invariant)).collect();
+        let others: Vec<_> = outcome
+            .report
+            .violations
+            .into_iter()
+            .filter(|found| !expected.contains(&found.invariant))
+            .collect();
         require!(others.is_empty(), "{steps:?}: {}", lines(&others));
     }
-    require!(lost > 0 || mix.every() > 3, "in {runs} worlds {lost} flows were lost, {counted} counted");
+    require!(
+        lost > 0 || mix.every() > 3,
+        "in {runs} worlds {lost} flows were lost, {counted} counted"
+    );
     let planted = Scenario { planted: Fault::IgnoresLastWords.into(), ..scenario(71, mix) };
     let is_found = |steps: &Vec<Step>| {
         let outcome = play(planted, plan(steps.clone()));
         begun_anew(&outcome).is_ok_and(|anew| anew.len() as u64 > outcome.lost)
     };
     let unwatched = |steps: &&Vec<Step>| {
-        [KILL_HUB, KILL_COORDINATOR].iter().all(|both| steps.iter().any(|step| (step.whom, step.how) == *both))
+        [KILL_HUB, KILL_COORDINATOR]
+            .iter()
+            .all(|both| steps.iter().any(|step| (step.whom, step.how) == *both))
     };
-    require!(all.iter().filter(unwatched).any(is_found), "nobody had heard the last words, and nobody noticed");
+    require!(
+        all.iter().filter(unwatched).any(is_found),
+        "nobody had heard the last words, and nobody noticed"
+    );
     if mix.preset.has_log() {
         let planted = Scenario { planted: Fault::CopiesUnfinished.into(), ..scenario(71, mix) };
         let is_found = |steps: &Vec<Step>| begun_anew(&play(planted, plan(steps.clone()))).is_err();
-        let deaths = all.iter().filter(|steps| steps.iter().all(|step| (step.whom, step.how) == KILL_OWNER));
-        require!(deaths.clone().any(is_found), "heirs gave unfinished flows away, and nobody noticed");
+        let deaths =
+            all.iter().filter(|steps| steps.iter().all(|step| (step.whom, step.how) == KILL_OWNER));
+        require!(
+            deaths.clone().any(is_found),
+            "heirs gave unfinished flows away, and nobody noticed"
+        );
     }
     Ok(())
 }

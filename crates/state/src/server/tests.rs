@@ -6,8 +6,10 @@ const A: Peer = Peer { node: 16, incarnation: 1 };
 const B: Peer = Peer { node: 17, incarnation: 2 };
 
 fn server() -> Server {
-    let limits = Limits { size: 4, credit: 4, lease: 0, rest: 10, unknown_rest: 10, patience: 5, step: 1 };
-    let mut server = Server::new(&[Kind::Indexes(limits), Kind::Counters(2), Kind::Gauge(2)], 0, 1).expect("it is small");
+    let limits =
+        Limits { size: 4, credit: 4, lease: 0, rest: 10, unknown_rest: 10, patience: 5, step: 1 };
+    let mut server = Server::new(&[Kind::Indexes(limits), Kind::Counters(2), Kind::Gauge(2)], 0, 1)
+        .expect("it is small");
     for peer in [A, B] {
         server.apply(Input::Joined(peer)).expect("there is room");
         server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
@@ -15,7 +17,13 @@ fn server() -> Server {
     server
 }
 
-fn say(server: &mut Server, from: Peer, opcode: Opcode, list: u32, index: u32) -> Result<(), Refused> {
+fn say(
+    server: &mut Server,
+    from: Peer,
+    opcode: Opcode,
+    list: u32,
+    index: u32,
+) -> Result<(), Refused> {
     server.apply(Input::Said { from, message: Message::new(opcode, list, index) })
 }
 
@@ -32,17 +40,27 @@ fn nobody_is_refused_what_others_have_at_hand() {
     let mut server = server();
     say(&mut server, A, Opcode::IndexRequest, 0, 3).expect("it is heard");
     say(&mut server, B, Opcode::IndexRequest, 0, 2).expect("it is heard");
-    assert_eq!(told(&mut server, A), ["IndexAssignment 0/0", "IndexAssignment 0/1", "IndexAssignment 0/2", "Spare 0/0"]);
+    assert_eq!(
+        told(&mut server, A),
+        ["IndexAssignment 0/0", "IndexAssignment 0/1", "IndexAssignment 0/2", "Spare 0/0"]
+    );
     say(&mut server, B, Opcode::IndexRequest, 0, 1).expect("it is heard");
     assert_eq!(told(&mut server, B), ["IndexAssignment 0/3"]);
     say(&mut server, A, Opcode::Rejuvenate, 0, 1).expect("it is heard");
     say(&mut server, A, Opcode::Return, 0, 0).expect("it is heard");
     assert_eq!(told(&mut server, B), ["IndexAssignment 0/0"]);
     say(&mut server, A, Opcode::Rejuvenate, 0, 2).expect("it is heard");
-    assert_eq!(told(&mut server, B), ["NoMoreIndex 0/2"], "one more was wanted, and nobody has one");
+    assert_eq!(
+        told(&mut server, B),
+        ["NoMoreIndex 0/2"],
+        "one more was wanted, and nobody has one"
+    );
     // Both want one now, and have what they have for flows of theirs.
     say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-    assert_eq!((told(&mut server, A), told(&mut server, B)), (vec![], vec!["Spare 0/0".to_owned()]));
+    assert_eq!(
+        (told(&mut server, A), told(&mut server, B)),
+        (vec![], vec!["Spare 0/0".to_owned()])
+    );
     say(&mut server, B, Opcode::IndexRequest, 0, 1).expect("it is heard");
     assert_eq!(told(&mut server, A), ["NoMoreIndex 0/2"], "who could have spared some needs them");
     assert_eq!(told(&mut server, B), ["NoMoreIndex 0/3"]);
@@ -51,9 +69,16 @@ fn nobody_is_refused_what_others_have_at_hand() {
     server.apply(Input::Time(4)).expect("it passes");
     assert_eq!(told(&mut server, A), [""; 0]);
     server.apply(Input::Time(5)).expect("it passes");
-    assert_eq!((told(&mut server, A), told(&mut server, B)), (vec!["NoMoreIndex 0/3".to_owned()], vec![]));
+    assert_eq!(
+        (told(&mut server, A), told(&mut server, B)),
+        (vec!["NoMoreIndex 0/3".to_owned()], vec![])
+    );
     say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-    assert_eq!((told(&mut server, A), told(&mut server, B)), (vec![], vec!["Spare 0/0".to_owned()]), "it is asked again");
+    assert_eq!(
+        (told(&mut server, A), told(&mut server, B)),
+        (vec![], vec!["Spare 0/0".to_owned()]),
+        "it is asked again"
+    );
 }
 
 #[test]
@@ -65,12 +90,18 @@ fn statistics_grow_and_are_read() {
         }
         say(&mut server, peer, Opcode::UpdateStatistics, 1, 1).expect("it is heard");
     }
-    assert_eq!((server.statistic(1, 0), server.statistic(1, 1), server.statistic(0, 0)), (Some(0), Some((1 << 40) + 6), None));
+    assert_eq!(
+        (server.statistic(1, 0), server.statistic(1, 1), server.statistic(0, 0)),
+        (Some(0), Some((1 << 40) + 6), None)
+    );
     say(&mut server, B, Opcode::ReadStatistics, 1, 1).expect("it is heard");
     let link = server.link(B).expect("it lives");
     let words: Vec<Message> = core::iter::from_fn(|| link.poll()).collect();
     let (value, last) = words.split_at(words.len() - 1);
-    assert_eq!(value.iter().fold(0, |value, word| Form::Narrow.extend(value, *word)), (1 << 40) + 6);
+    assert_eq!(
+        value.iter().fold(0, |value, word| Form::Narrow.extend(value, *word)),
+        (1 << 40) + 6
+    );
     assert_eq!(last, [Message::new(Opcode::UpdateStatistics, 1, 1)]);
 }
 
@@ -160,10 +191,16 @@ fn mistakes_are_refused() {
     assert_eq!(server.apply(Input::Begun { with: A, arrived: 77 }), Err(Refused::OutOfStep));
     assert_eq!(say(&mut server, A, Opcode::Acknowledge, 1, 77), Err(Refused::OutOfStep));
     assert_eq!(server.failures(), 6);
-    let refusals = (0..600).filter(|_| say(&mut server, A, Opcode::IndexRequest, 7, 1) == Err(Refused::Full)).count();
+    let refusals = (0..600)
+        .filter(|_| say(&mut server, A, Opcode::IndexRequest, 7, 1) == Err(Refused::Full))
+        .count();
     assert_eq!(refusals, 600 - (512 - 6), "six wait already");
     server.apply(Input::Over(A)).expect("it lives");
-    assert_eq!(say(&mut server, A, Opcode::Acknowledge, 0, 1), Err(Refused::OutOfStep), "no session is under way");
+    assert_eq!(
+        say(&mut server, A, Opcode::Acknowledge, 0, 1),
+        Err(Refused::OutOfStep),
+        "no session is under way"
+    );
     server.apply(Input::Dead(A)).expect("it lived");
     assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
 }
@@ -173,7 +210,8 @@ fn mistakes_are_refused() {
 /// is.
 #[test]
 fn what_is_not_remembered_is_nobodys_in_the_end() {
-    let limits = Limits { size: 4, credit: 4, lease: 0, rest: 0, unknown_rest: 0, patience: 5, step: 1 };
+    let limits =
+        Limits { size: 4, credit: 4, lease: 0, rest: 0, unknown_rest: 0, patience: 5, step: 1 };
     let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
     let dead = Peer { node: 18, incarnation: 9 };
     for peer in [A, B] {
@@ -183,7 +221,9 @@ fn what_is_not_remembered_is_nobodys_in_the_end() {
     server.apply(Input::Dead(dead)).expect("it is told");
     say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
     let musters = |server: &mut Server| {
-        [A, B].map(|peer| told(server, peer).iter().filter(|message| message.starts_with("RollCall")).count())
+        [A, B].map(|peer| {
+            told(server, peer).iter().filter(|message| message.starts_with("RollCall")).count()
+        })
     };
     let speak = |server: &mut Server, number: u64| {
         for by in [A, B] {
@@ -215,7 +255,15 @@ fn what_is_not_remembered_is_nobodys_in_the_end() {
 /// An index that an instance says a flow had rests as always.
 #[test]
 fn what_nobody_claims_rests_for_a_short_time() {
-    let limits = Limits { size: 3, credit: 0, lease: 0, rest: 1000, unknown_rest: 10, patience: 5000, step: 1 };
+    let limits = Limits {
+        size: 3,
+        credit: 0,
+        lease: 0,
+        rest: 1000,
+        unknown_rest: 10,
+        patience: 5000,
+        step: 1,
+    };
     let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
     server.apply(Input::Joined(A)).expect("there is room");
     server.apply(Input::Begun { with: A, arrived: 0 }).expect("nothing was said");
@@ -233,7 +281,9 @@ fn what_nobody_claims_rests_for_a_short_time() {
         server.account(0).map(|account| (account.free, account.resting))
     };
     say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-    let none = |server: &mut Server| told(server, A).iter().filter(|message| message.starts_with("NoMoreIndex")).count();
+    let none = |server: &mut Server| {
+        told(server, A).iter().filter(|message| message.starts_with("NoMoreIndex")).count()
+    };
     assert_eq!(none(&mut server), 0, "that is not known yet");
     assert_eq!(free_at(&mut server, 5), Some((0, 3)));
     assert_eq!(free_at(&mut server, 20), Some((2, 1)));
@@ -248,17 +298,27 @@ fn what_nobody_claims_rests_for_a_short_time() {
 #[test]
 fn whatever_is_due_is_asked_about() {
     const SIZE: u32 = 3 * QUESTIONS as u32 + 9;
-    let limits = Limits { size: SIZE, credit: SIZE, lease: 100, rest: 0, unknown_rest: 0, patience: 1_000_000, step: 1 };
+    let limits = Limits {
+        size: SIZE,
+        credit: SIZE,
+        lease: 100,
+        rest: 0,
+        unknown_rest: 0,
+        patience: 1_000_000,
+        step: 1,
+    };
     let mut server = Server::new(&[Kind::Indexes(limits)], 0, 1).expect("it is small");
     server.apply(Input::Joined(A)).expect("there is room");
     server.apply(Input::Begun { with: A, arrived: 0 }).expect("nothing was said");
     let mut acknowledged = 0;
     let mut heard = |server: &mut Server| {
         let link = server.link(A).expect("it lives");
-        let heard: Vec<Message> =
-            core::iter::from_fn(|| link.poll()).filter(|message| message.opcode != Opcode::Acknowledge).collect();
+        let heard: Vec<Message> = core::iter::from_fn(|| link.poll())
+            .filter(|message| message.opcode != Opcode::Acknowledge)
+            .collect();
         acknowledged += heard.len() as u64;
-        let acknowledge = Form::Narrow.operands(acknowledged).last().expect("it is more than nothing");
+        let acknowledge =
+            Form::Narrow.operands(acknowledged).last().expect("it is more than nothing");
         let message = Message { opcode: Opcode::Acknowledge, ..acknowledge };
         server.apply(Input::Said { from: A, message }).expect("it was said");
         heard

@@ -18,7 +18,11 @@ fn kinds() -> Vec<Kind> {
         patience: 9,
         step: 2,
     };
-    (0u32..).zip(SIZES).map(|of| Kind::Indexes(limits(of))).chain([Kind::Counters(3), Kind::Gauge(2)]).collect()
+    (0u32..)
+        .zip(SIZES)
+        .map(|of| Kind::Indexes(limits(of)))
+        .chain([Kind::Counters(3), Kind::Gauge(2)])
+        .collect()
 }
 
 fn peer() -> impl Strategy<Value = Peer> {
@@ -27,14 +31,18 @@ fn peer() -> impl Strategy<Value = Peer> {
 }
 
 fn opcode() -> impl Strategy<Value = Opcode> {
-    let known: Vec<Opcode> =
-        (0u8..128).filter_map(|number| Form::Narrow.unpack(u64::from(number) << 25).ok().map(|message| message.opcode)).collect();
+    let known: Vec<Opcode> = (0u8..128)
+        .filter_map(|number| {
+            Form::Narrow.unpack(u64::from(number) << 25).ok().map(|message| message.opcode)
+        })
+        .collect();
     prop::sample::select(known)
 }
 
 fn message() -> impl Strategy<Value = Message> {
     let index = prop_oneof![6 => 0u32..6, 2 => 0u32..80, 1 => 0u32..1 << 20];
-    (opcode(), prop_oneof![8 => 0u32..5, 1 => 0u32..32], index).prop_map(|(opcode, list, index)| Message { opcode, list, index })
+    (opcode(), prop_oneof![8 => 0u32..5, 1 => 0u32..32], index)
+        .prop_map(|(opcode, list, index)| Message { opcode, list, index })
 }
 
 fn input() -> impl Strategy<Value = Input> {
@@ -56,17 +64,25 @@ fn seen(server: &mut Server) -> Vec<String> {
     let mut all: Vec<String> = peers
         .into_iter()
         .filter_map(|peer| {
-            server.link(peer).map(|link| format!("{peer:?} {} {} {}", link.sent(), link.received(), link.waiting()))
+            server.link(peer).map(|link| {
+                format!("{peer:?} {} {} {}", link.sent(), link.received(), link.waiting())
+            })
         })
         .collect();
     for (list, size) in (0..).zip(SIZES) {
-        let holders: Vec<Vec<Peer>> =
-            (0..size).filter_map(|index| server.list(list).map(|list| list.holders(index).collect())).collect();
+        let holders: Vec<Vec<Peer>> = (0..size)
+            .filter_map(|index| server.list(list).map(|list| list.holders(index).collect()))
+            .collect();
         all.push(format!("{:?} {holders:?}", server.account(list)));
     }
     for list in [3, 4] {
         let statistics = server.statistics(list).expect("it is one");
-        all.push(format!("{:?} {:?} {}", statistics.totals(), statistics.parts().collect::<Vec<_>>(), statistics.has_untold()));
+        all.push(format!(
+            "{:?} {:?} {}",
+            statistics.totals(),
+            statistics.parts().collect::<Vec<_>>(),
+            statistics.has_untold()
+        ));
     }
     all.push(server.failures().to_string());
     all

@@ -150,7 +150,10 @@ impl World {
         let waiting = if self.random.one_in(3) { 2 } else { 1 << 16 };
         let instance = Instance {
             client: Client::new(waiting),
-            pool: RequestPool::new(self.limits.size, 1 + self.random.below(self.limits.credit as usize)),
+            pool: RequestPool::new(
+                self.limits.size,
+                1 + self.random.below(self.limits.credit as usize),
+            ),
             to_server: VecDeque::new(),
             to_instance: VecDeque::new(),
             flows: BTreeSet::new(),
@@ -165,7 +168,11 @@ impl World {
     }
 
     fn living(&self) -> Vec<Peer> {
-        self.instances.iter().filter(|(_, instance)| instance.is_alive).map(|(peer, _)| *peer).collect()
+        self.instances
+            .iter()
+            .filter(|(_, instance)| instance.is_alive)
+            .map(|(peer, _)| *peer)
+            .collect()
     }
 
     fn anybody(&mut self) -> Peer {
@@ -262,17 +269,24 @@ impl World {
         if self.primary.inputs(*applied).is_some_and(|mut rest| rest.next().is_none()) {
             let of = |server: &Server| {
                 let list = server.list(LIST).expect("it is one");
-                let holders: Vec<Vec<Peer>> = (0..self.limits.size).map(|index| list.holders(index).collect()).collect();
+                let holders: Vec<Vec<Peer>> =
+                    (0..self.limits.size).map(|index| list.holders(index).collect()).collect();
                 let statistics = [BEGUN, FLOWS].map(|list| {
                     let statistics = server.statistics(list).expect("it is one");
-                    format!("{:?} {:?}", statistics.totals(), statistics.parts().collect::<Vec<_>>())
+                    format!(
+                        "{:?} {:?}",
+                        statistics.totals(),
+                        statistics.parts().collect::<Vec<_>>()
+                    )
                 });
                 (holders, list.account(), statistics, server.instances().collect::<Vec<_>>())
             };
             assert_eq!(of(self.primary.server()), of(standby));
             for peer in self.instances.keys() {
                 let of = |server: &mut Server| {
-                    server.link(*peer).map(|link| (link.sent(), link.received(), link.waiting(), link.is_open()))
+                    server
+                        .link(*peer)
+                        .map(|link| (link.sent(), link.received(), link.waiting(), link.is_open()))
                 };
                 assert_eq!(of(&mut self.primary.server().clone()), of(standby));
             }
@@ -292,8 +306,10 @@ impl World {
         }
         // It is told again who lives, and who is mourned; the others are dead, too.
         let is_gone = |peer: &Peer| !self.instances.contains_key(peer);
-        let mourned = self.mourned.iter().filter(|mourned| mourned.is_fenced).map(|mourned| mourned.peer);
-        let gone: Vec<Peer> = self.primary.server().instances().filter(is_gone).chain(mourned).collect();
+        let mourned =
+            self.mourned.iter().filter(|mourned| mourned.is_fenced).map(|mourned| mourned.peer);
+        let gone: Vec<Peer> =
+            self.primary.server().instances().filter(is_gone).chain(mourned).collect();
         gone.into_iter().for_each(|peer| self.apply(Input::Dead(peer)));
         self.say_who_is_recovered();
     }
@@ -317,7 +333,12 @@ impl World {
             self.apply(Input::Joined(peer));
             self.cut(peer);
         }
-        let mourned: Vec<Peer> = self.mourned.iter().filter(|mourned| mourned.is_fenced).map(|mourned| mourned.peer).collect();
+        let mourned: Vec<Peer> = self
+            .mourned
+            .iter()
+            .filter(|mourned| mourned.is_fenced)
+            .map(|mourned| mourned.peer)
+            .collect();
         mourned.into_iter().for_each(|peer| self.apply(Input::Dead(peer)));
         self.say_who_is_recovered();
         self.apply(Input::Complete);
@@ -326,10 +347,16 @@ impl World {
     fn hear(&mut self, peer: Peer, message: Message) {
         let instance = self.at(peer);
         match instance.client.accept(message).expect("it is right") {
-            Some(Heard::Pool(message)) => instance.client.carry_out(message, Some(&mut instance.pool)),
-            Some(Heard::Refused(message)) => self.refused = Some(format!("{peer:?} is refused {message}")),
+            Some(Heard::Pool(message)) => {
+                instance.client.carry_out(message, Some(&mut instance.pool))
+            }
+            Some(Heard::Refused(message)) => {
+                self.refused = Some(format!("{peer:?} is refused {message}"))
+            }
             Some(Heard::RollCall) | None => {}
-            Some(Heard::Statistic { list: FLOWS, index, value }) => instance.gauge.hear(index, value),
+            Some(Heard::Statistic { list: FLOWS, index, value }) => {
+                instance.gauge.hear(index, value)
+            }
             Some(Heard::Statistic { .. }) => panic!("nobody has asked"),
         }
     }
@@ -337,7 +364,9 @@ impl World {
     fn open(&mut self, peer: Peer) {
         let (size, random) = (self.limits.size, self.random.next());
         let instance = self.at(peer);
-        if let Lease::Granted(index) = instance.pool.lease(&(0..size), Some(random).filter(|random| random % 2 == 0)) {
+        if let Lease::Granted(index) =
+            instance.pool.lease(&(0..size), Some(random).filter(|random| random % 2 == 0))
+        {
             instance.flows.insert(index);
             instance.begun += 1;
             instance.counter.add(0, 1);
@@ -504,22 +533,36 @@ impl World {
         let gauge = self.primary.server().statistics(FLOWS).expect("it is one");
         let sum = |index: usize| gauge.parts().map(|(_, part)| part[index]).sum::<i64>();
         if gauge.totals() != [sum(0), sum(1)] && !is_planted(Fault::KeepsPartsOfTheDead) {
-            return Err(format!("{:?} is not the sum of {:?}", gauge.totals(), gauge.parts().collect::<Vec<_>>()));
+            return Err(format!(
+                "{:?} is not the sum of {:?}",
+                gauge.totals(),
+                gauge.parts().collect::<Vec<_>>()
+            ));
         }
         let living = self.instances.values().filter(|instance| instance.is_alive);
-        let of_living = living.flat_map(|instance| instance.flows.iter().copied().chain(instance.credit(self.limits.size)));
+        let of_living = living.flat_map(|instance| {
+            instance.flows.iter().copied().chain(instance.credit(self.limits.size))
+        });
         // A flow without a copy is lost.
         let has_copy = |heir: &Peer| self.instances.get(heir).is_some_and(|heir| heir.is_alive);
-        let of_dead =
-            self.mourned.iter().flat_map(|dead| &dead.flows).filter(|(_, heir)| has_copy(heir)).map(|(index, _)| *index);
+        let of_dead = self
+            .mourned
+            .iter()
+            .flat_map(|dead| &dead.flows)
+            .filter(|(_, heir)| has_copy(heir))
+            .map(|(index, _)| *index);
         let mut seen = BTreeSet::new();
         if let Some(index) = of_living.chain(of_dead).find(|index| !seen.insert(*index)) {
             return Err(format!("two have index {index}"));
         }
         for instance in self.instances.values().filter(|instance| instance.is_alive) {
-            let held: BTreeSet<u32> = (0..self.limits.size).filter(|index| instance.pool.is_held(*index)).collect();
+            let held: BTreeSet<u32> =
+                (0..self.limits.size).filter(|index| instance.pool.is_held(*index)).collect();
             if held != instance.flows {
-                return Err(format!("the pool knows of {held:?}, and the flows are {:?}", instance.flows));
+                return Err(format!(
+                    "the pool knows of {held:?}, and the flows are {:?}",
+                    instance.flows
+                ));
             }
         }
         Ok(())
@@ -564,8 +607,12 @@ impl World {
     fn check_gauge(&self) -> Result<(), String> {
         let gauge = self.primary.server().statistics(FLOWS).expect("it is one");
         for odd in 0..2 {
-            let flows =
-                self.instances.values().flat_map(|instance| &instance.flows).filter(|index| **index as usize % 2 == odd).count();
+            let flows = self
+                .instances
+                .values()
+                .flat_map(|instance| &instance.flows)
+                .filter(|index| **index as usize % 2 == odd)
+                .count();
             if gauge.totals()[odd] != flows as i64 {
                 let parts: Vec<_> = gauge.parts().collect();
                 return Err(format!("there are {flows} flows, and the gauge says {parts:?}"));
@@ -573,7 +620,9 @@ impl World {
             for (peer, Instance { gauge, .. }) in &self.instances {
                 let read = gauge.sum(odd);
                 if read != flows as i64 {
-                    return Err(format!("there are {flows} flows, and the gauge of {peer:?} says {read}"));
+                    return Err(format!(
+                        "there are {flows} flows, and the gauge of {peer:?} says {read}"
+                    ));
                 }
             }
         }
@@ -584,14 +633,17 @@ impl World {
     /// hand, and is not refused meanwhile.
     fn share(&mut self) -> Result<(), String> {
         for peer in self.living() {
-            let at_hand = |world: &World| world.instances.values().map(|instance| instance.pool.available()).sum::<u32>();
+            let at_hand = |world: &World| {
+                world.instances.values().map(|instance| instance.pool.available()).sum::<u32>()
+            };
             let is_needed = self.at(peer).pool.available() == 0 && at_hand(self) > 0;
             // Indexes that were claimed from a server that knew nothing rest first.
             if !is_needed || self.losses > 0 {
                 continue;
             }
             let (size, begun) = (self.limits.size, self.at(peer).begun);
-            let is_refused = |world: &mut World| world.at(peer).pool.lease(&(0..size), None) == Lease::Exhausted;
+            let is_refused =
+                |world: &mut World| world.at(peer).pool.lease(&(0..size), None) == Lease::Exhausted;
             if is_refused(self) {
                 return Err(format!("{peer:?} is refused a number before anybody was asked"));
             }
@@ -601,14 +653,20 @@ impl World {
                     self.carry(other, usize::from(u8::MAX));
                     // Flows that wait are tried again in the turn in which anything was
                     // heard.
-                    if other == peer && self.at(peer).begun == begun && self.at(peer).pool.available() > 0 {
+                    if other == peer
+                        && self.at(peer).begun == begun
+                        && self.at(peer).pool.available() > 0
+                    {
                         self.open(peer);
                     }
                 }
                 self.replicate(usize::MAX);
             }
             if self.at(peer).begun == begun {
-                return Err(format!("{peer:?} has got no number, and others have {} at hand", at_hand(self)));
+                return Err(format!(
+                    "{peer:?} has got no number, and others have {} at hand",
+                    at_hand(self)
+                ));
             }
         }
         Ok(())
@@ -625,19 +683,31 @@ impl World {
             return Err("somebody is mourned for ever".to_owned());
         }
         let flows: usize = self.instances.values().map(|instance| instance.flows.len()).sum();
-        let credit: usize = self.instances.values().map(|instance| instance.credit(self.limits.size).count()).sum();
+        let credit: usize =
+            self.instances.values().map(|instance| instance.credit(self.limits.size).count()).sum();
         let account = self.primary.server().account(LIST).expect("it is one");
         // Credit that was claimed from a server that knew nothing is held, for all that
         // it knows.
         let claimed = account.held.saturating_sub(flows as u32);
         let is_claimed = claimed == 0 || self.losses > 0;
-        if !is_claimed || (account.held, account.credit + claimed) != (flows as u32 + claimed, credit as u32) {
-            return Err(format!("{flows} flows and {credit} more are there, and the server has {account:?}"));
+        if !is_claimed
+            || (account.held, account.credit + claimed) != (flows as u32 + claimed, credit as u32)
+        {
+            return Err(format!(
+                "{flows} flows and {credit} more are there, and the server has {account:?}"
+            ));
         }
         let list = self.primary.server().list(LIST).expect("it is one");
         for (peer, instance) in &self.instances {
-            if let Some(index) = instance.flows.iter().find(|index| list.holders(**index).collect::<Vec<_>>() != [*peer]) {
-                return Err(format!("{index} is {peer:?}'s, and the server says {:?}", list.holders(*index).collect::<Vec<_>>()));
+            if let Some(index) = instance
+                .flows
+                .iter()
+                .find(|index| list.holders(**index).collect::<Vec<_>>() != [*peer])
+            {
+                return Err(format!(
+                    "{index} is {peer:?}'s, and the server says {:?}",
+                    list.holders(*index).collect::<Vec<_>>()
+                ));
             }
         }
         self.check_gauge()?;
@@ -681,9 +751,13 @@ const FOUND: [u64; 2] = [1876, 11_543];
 
 #[test]
 fn no_two_flows_have_one_index_and_none_is_lost() {
-    let lived = |seed| World::new(seed, Errs::default(), false).live().unwrap_or_else(|error| show(seed, &error));
-    let [flows, deaths, losses] =
-        (0..2000).chain(FOUND).map(lived).fold([0; 3], |all, one| core::array::from_fn(|at| all[at] + one[at]));
+    let lived = |seed| {
+        World::new(seed, Errs::default(), false).live().unwrap_or_else(|error| show(seed, &error))
+    };
+    let [flows, deaths, losses] = (0..2000)
+        .chain(FOUND)
+        .map(lived)
+        .fold([0; 3], |all, one| core::array::from_fn(|at| all[at] + one[at]));
     assert!(
         flows > 1000 && deaths > 1000 && losses > 1000,
         "{flows} flows lived to the end, {deaths} servers died, {losses} were lost: these worlds show little"
@@ -708,7 +782,9 @@ fn planted_faults_are_found() {
         Errs { is_silent: true, ..Errs::default() },
     ];
     let around = errs.map(|errs| (Planted::default(), errs));
-    for (planted, errs) in faults.map(|fault| (fault.into(), Errs::default())).into_iter().chain(around) {
+    for (planted, errs) in
+        faults.map(|fault| (fault.into(), Errs::default())).into_iter().chain(around)
+    {
         let _planting = plant(planted);
         let is_noticed = |seed| {
             let live = std::panic::AssertUnwindSafe(|| World::new(seed, errs, false).live());

@@ -107,7 +107,12 @@ impl Icmpv6Echo {
     ///
     /// # Errors
     /// If `message` is shorter, or longer than 65,535 bytes.
-    pub fn write(&self, message: &mut [u8], source: &[u8; 16], destination: &[u8; 16]) -> Result<(), DoesNotFit> {
+    pub fn write(
+        &self,
+        message: &mut [u8],
+        source: &[u8; 16],
+        destination: &[u8; 16],
+    ) -> Result<(), DoesNotFit> {
         let kind = if self.is_reply { icmpv6::ECHO_REPLY } else { icmpv6::ECHO };
         start(message, kind, 0, echo(self.id, self.sequence))?;
         finish_v6(message, source, destination);
@@ -140,8 +145,16 @@ impl Icmpv6Error {
     /// # Errors
     /// If `message` is shorter than the header, the quote longer than
     /// [`Icmpv6Error::MAX_QUOTE`], or the type not an error's.
-    pub fn write(&self, message: &mut [u8], source: &[u8; 16], destination: &[u8; 16]) -> Result<(), DoesNotFit> {
-        fits(icmpv6::is_error(self.kind) && message.len() <= Icmpv6Error::LEN + Icmpv6Error::MAX_QUOTE)?;
+    pub fn write(
+        &self,
+        message: &mut [u8],
+        source: &[u8; 16],
+        destination: &[u8; 16],
+    ) -> Result<(), DoesNotFit> {
+        fits(
+            icmpv6::is_error(self.kind)
+                && message.len() <= Icmpv6Error::LEN + Icmpv6Error::MAX_QUOTE,
+        )?;
         start(message, self.kind, self.code, self.rest.to_be_bytes())?;
         finish_v6(message, source, destination);
         Ok(())

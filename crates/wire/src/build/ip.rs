@@ -59,7 +59,11 @@ impl Ipv4<'_> {
     pub fn write(&self, packet: &mut [u8]) -> Result<(), DoesNotFit> {
         let header_len = Ipv4::LEN + self.options.len();
         let total_len = length(packet.len())?;
-        fits(self.options.len() <= 40 && self.options.len().is_multiple_of(4) && self.fragment_offset.is_multiple_of(8))?;
+        fits(
+            self.options.len() <= 40
+                && self.options.len().is_multiple_of(4)
+                && self.fragment_offset.is_multiple_of(8),
+        )?;
         let header = packet.get_mut(..header_len).ok_or(DoesNotFit)?;
         let flags = u16::from(self.dont_fragment) << 14 | u16::from(self.more_fragments) << 13;
         let fields = header::Ipv4 {
@@ -118,7 +122,8 @@ impl Ipv6 {
         fits(self.flow_label < 1 << 20)?;
         let payload_len = length(packet.len().checked_sub(Ipv6::LEN).ok_or(DoesNotFit)?)?;
         let header = header::Ipv6 {
-            version_class_flow: (6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label).into(),
+            version_class_flow: (6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label)
+                .into(),
             payload_len: payload_len.into(),
             next_header: self.next_header,
             hop_limit: self.hop_limit,

@@ -26,7 +26,11 @@ impl Ethernet {
     /// # Errors
     /// If `frame` is shorter.
     pub fn write(&self, frame: &mut [u8]) -> Result<(), DoesNotFit> {
-        let header = header::Ethernet { destination: self.destination, source: self.source, ethertype: self.ethertype.into() };
+        let header = header::Ethernet {
+            destination: self.destination,
+            source: self.source,
+            ethertype: self.ethertype.into(),
+        };
         put(frame, header.as_bytes())
     }
 }
@@ -58,7 +62,8 @@ impl Vlan {
     /// If `tagged` is shorter, or a value wider than its field.
     pub fn write(&self, tagged: &mut [u8]) -> Result<(), DoesNotFit> {
         fits(self.priority < 8 && self.id < 4096)?;
-        let control = u16::from(self.priority) << 13 | u16::from(self.is_drop_eligible) << 12 | self.id;
+        let control =
+            u16::from(self.priority) << 13 | u16::from(self.is_drop_eligible) << 12 | self.id;
         let [high, low] = control.to_be_bytes();
         let [next_high, next_low] = self.ethertype.to_be_bytes();
         put(tagged, &[high, low, next_high, next_low])

@@ -59,8 +59,12 @@ impl Ends {
     /// The checksum of a segment between these ends, whose own checksum field is zero.
     fn checksum(&self, protocol: u8, segment: &[u8]) -> u16 {
         match self {
-            Ends::V4(source, destination) => crate::checksum::transport(source, destination, protocol, segment),
-            Ends::V6(source, destination) => crate::checksum::transport(source, destination, protocol, segment),
+            Ends::V4(source, destination) => {
+                crate::checksum::transport(source, destination, protocol, segment)
+            }
+            Ends::V6(source, destination) => {
+                crate::checksum::transport(source, destination, protocol, segment)
+            }
         }
     }
 }

@@ -68,12 +68,19 @@ impl Neighbor {
     ///
     /// # Errors
     /// If `message` is shorter, or longer than 65,535 bytes.
-    pub fn write(&self, message: &mut [u8], source: &[u8; 16], destination: &[u8; 16]) -> Result<(), DoesNotFit> {
+    pub fn write(
+        &self,
+        message: &mut [u8],
+        source: &[u8; 16],
+        destination: &[u8; 16],
+    ) -> Result<(), DoesNotFit> {
         length(message.len())?;
         let (kind, flags, option) = match self.kind {
             NeighborKind::Solicitation => (icmpv6::NEIGHBOR_SOLICITATION, 0, 1),
             NeighborKind::Advertisement { is_router, is_solicited, is_override } => {
-                let flags = u8::from(is_router) << 7 | u8::from(is_solicited) << 6 | u8::from(is_override) << 5;
+                let flags = u8::from(is_router) << 7
+                    | u8::from(is_solicited) << 6
+                    | u8::from(is_override) << 5;
                 (icmpv6::NEIGHBOR_ADVERTISEMENT, flags, 2)
             }
         };

@@ -31,7 +31,16 @@ impl Tcp<'_> {
 
     /// A segment with these flags, a full window and zeros for the rest.
     pub fn new(source: u16, destination: u16, flags: u8) -> Tcp<'static> {
-        Tcp { source, destination, sequence: 0, acknowledgement: 0, flags, window: 0xffff, urgent: 0, options: &[] }
+        Tcp {
+            source,
+            destination,
+            sequence: 0,
+            acknowledgement: 0,
+            flags,
+            window: 0xffff,
+            urgent: 0,
+            options: &[],
+        }
     }
 
     /// Writes the header, with its checksum over header and data, at the front of
@@ -85,8 +94,12 @@ impl Udp {
     /// If `datagram` is shorter, or longer than 65,535 bytes.
     pub fn write(&self, datagram: &mut [u8], ends: &Ends) -> Result<(), DoesNotFit> {
         let len = length(datagram.len())?;
-        let header =
-            header::Udp { source: self.source.into(), destination: self.destination.into(), len: len.into(), checksum: 0.into() };
+        let header = header::Udp {
+            source: self.source.into(),
+            destination: self.destination.into(),
+            len: len.into(),
+            checksum: 0.into(),
+        };
         put(datagram, header.as_bytes())?;
         let sum = match ends.checksum(proto::UDP, datagram) {
             0 => 0xffff,

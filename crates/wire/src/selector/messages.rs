@@ -21,10 +21,16 @@ const NAMES: [(&str, Type); 9] = [
     ("timestamp-request", Type { v4: Some(icmp::TIMESTAMP), v6: None }),
     ("echo-reply", Type { v4: Some(icmp::ECHO_REPLY), v6: Some(icmpv6::ECHO_REPLY) }),
     ("timestamp-reply", Type { v4: Some(icmp::TIMESTAMP_REPLY), v6: None }),
-    ("destination-unreachable", Type { v4: Some(icmp::UNREACHABLE), v6: Some(icmpv6::UNREACHABLE) }),
+    (
+        "destination-unreachable",
+        Type { v4: Some(icmp::UNREACHABLE), v6: Some(icmpv6::UNREACHABLE) },
+    ),
     ("packet-too-big", Type { v4: None, v6: Some(icmpv6::PACKET_TOO_BIG) }),
     ("time-exceeded", Type { v4: Some(icmp::TIME_EXCEEDED), v6: Some(icmpv6::TIME_EXCEEDED) }),
-    ("parameter-problem", Type { v4: Some(icmp::PARAMETER_PROBLEM), v6: Some(icmpv6::PARAMETER_PROBLEM) }),
+    (
+        "parameter-problem",
+        Type { v4: Some(icmp::PARAMETER_PROBLEM), v6: Some(icmpv6::PARAMETER_PROBLEM) },
+    ),
     ("redirect", Type { v4: Some(icmp::REDIRECT), v6: None }),
 ];
 
@@ -40,7 +46,10 @@ impl Type {
     /// The part of the type that exists in a protocol.
     fn within(self, protocol: Protocol) -> Type {
         let has = |number: u8| protocol.matches(number.into());
-        Type { v4: self.v4.filter(|_| has(proto::ICMP)), v6: self.v6.filter(|_| has(proto::ICMPV6)) }
+        Type {
+            v4: self.v4.filter(|_| has(proto::ICMP)),
+            v6: self.v6.filter(|_| has(proto::ICMPV6)),
+        }
     }
 
     fn is_error(self) -> bool {
@@ -48,18 +57,28 @@ impl Type {
     }
 
     fn is_reply(self) -> bool {
-        let is_reply = |exchange: Option<(u8, bool)>| exchange.is_some_and(|(_, is_reply)| is_reply);
+        let is_reply =
+            |exchange: Option<(u8, bool)>| exchange.is_some_and(|(_, is_reply)| is_reply);
         let v4 = self.v4.is_none_or(|kind| is_reply(icmp::exchange(kind)));
         v4 && self.v6.is_none_or(|kind| is_reply(icmpv6::exchange(kind)))
     }
 
     fn read(text: &str, protocol: Protocol) -> Result<Type, SelectorError> {
         let named = NAMES.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
-        let numbered = || text.parse().ok().map(|number| Type { v4: Some(number), v6: Some(number) });
+        let numbered =
+            || text.parse().ok().map(|number| Type { v4: Some(number), v6: Some(number) });
         let Some(kind) = named.or_else(numbered) else {
-            let names = NAMES.iter().filter(|(_, kind)| !kind.is_error() && !kind.is_reply()).map(|(name, _)| *name);
+            let names = NAMES
+                .iter()
+                .filter(|(_, kind)| !kind.is_error() && !kind.is_reply())
+                .map(|(name, _)| *name);
             let names = names.collect::<Vec<_>>().join(", ");
-            return Err(wrong(0, format!("`{text}` is not a type of ICMP: one of {names}, or a number from 0 to 255")));
+            return Err(wrong(
+                0,
+                format!(
+                    "`{text}` is not a type of ICMP: one of {names}, or a number from 0 to 255"
+                ),
+            ));
         };
         let kind = kind.within(protocol);
         if kind.v4.is_none() && kind.v6.is_none() {
@@ -68,11 +87,18 @@ impl Type {
         if kind.is_error() {
             return Err(wrong(
                 0,
-                format!("`{text}` is an error about a packet: it passes with the flow of that packet, and no rule is asked"),
+                format!(
+                    "`{text}` is an error about a packet: it passes with the flow of that packet, and no rule is asked"
+                ),
             ));
         }
         if kind.is_reply() {
-            return Err(wrong(0, format!("`{text}` is a reply: it passes with what it replies to, and no rule is asked")));
+            return Err(wrong(
+                0,
+                format!(
+                    "`{text}` is a reply: it passes with what it replies to, and no rule is asked"
+                ),
+            ));
         }
         Ok(kind)
     }
@@ -106,18 +132,27 @@ impl PacketSelector {
     pub fn read(text: &str, zones: &Zones) -> Result<PacketSelector, SelectorError> {
         let (mut types, mut code) = (Vec::new(), None);
         let mut read = |protocol: Protocol, words: &mut Words<'_>| -> Result<(), SelectorError> {
-            let (offset, list) = words
-                .next()
-                .ok_or_else(|| wrong(text.len(), "a type is missing after `type`: a name like echo-request, or a number"))?;
+            let (offset, list) = words.next().ok_or_else(|| {
+                wrong(
+                    text.len(),
+                    "a type is missing after `type`: a name like echo-request, or a number",
+                )
+            })?;
             let mut at = offset;
             for name in list.split(',') {
-                let kind = Type::read(name, protocol).map_err(|error| wrong(at + error.offset, error.message))?;
+                let kind = Type::read(name, protocol)
+                    .map_err(|error| wrong(at + error.offset, error.message))?;
                 types.push(kind);
                 at += name.len() + 1;
             }
             if words.next_if(|(_, word)| *word == "code").is_some() {
-                let (offset, word) = words.next().ok_or_else(|| wrong(text.len(), "a number is missing after `code`"))?;
-                code = Some(word.parse::<u8>().map_err(|_| wrong(offset, format!("`{word}` is not a code from 0 to 255")))?);
+                let (offset, word) = words
+                    .next()
+                    .ok_or_else(|| wrong(text.len(), "a number is missing after `code`"))?;
+                code =
+                    Some(word.parse::<u8>().map_err(|_| {
+                        wrong(offset, format!("`{word}` is not a code from 0 to 255"))
+                    })?);
             }
             Ok(())
         };
@@ -128,7 +163,8 @@ impl PacketSelector {
     /// True if the packet, which has this key, matches.
     #[inline]
     pub fn matches(&self, key: &FlowKey, packet: &Packet) -> bool {
-        self.flow.matches(key, packet.meta.ingress) && (!self.has_types() || self.matches_message(packet))
+        self.flow.matches(key, packet.meta.ingress)
+            && (!self.has_types() || self.matches_message(packet))
     }
 
     /// True if types of messages are named.
@@ -147,11 +183,15 @@ impl PacketSelector {
     /// if this takes several of its port ranges together.
     pub fn covers(&self, other: &PacketSelector) -> bool {
         let has = |network: Network, kind: &Type| {
-            kind.of(network).is_none_or(|number| self.types.iter().any(|own| own.of(network) == Some(number)))
+            kind.of(network)
+                .is_none_or(|number| self.types.iter().any(|own| own.of(network) == Some(number)))
         };
         let has_types = !self.has_types()
-            || other.has_types() && other.types.iter().all(|kind| has(Network::V4, kind) && has(Network::V6, kind));
-        self.flow.covers(&other.flow) && has_types && self.code.is_none_or(|code| other.code == Some(code))
+            || other.has_types()
+                && other.types.iter().all(|kind| has(Network::V4, kind) && has(Network::V6, kind));
+        self.flow.covers(&other.flow)
+            && has_types
+            && self.code.is_none_or(|code| other.code == Some(code))
     }
 }
 
@@ -175,7 +215,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<PacketSelector, (usize, String)> {
-        PacketSelector::read(text, &Zones::numbered()).map_err(|error| (error.offset, error.message))
+        PacketSelector::read(text, &Zones::numbered())
+            .map_err(|error| (error.offset, error.message))
     }
 
     #[test]
@@ -205,14 +246,23 @@ mod tests {
             (23, "`pong` is not a type of ICMP: one of echo-request, timestamp-request, or a number from 0 to 255".to_owned())
         );
         assert_eq!(error("icmp type 256").0, 10);
-        assert_eq!(error("icmp type"), (9, "a type is missing after `type`: a name like echo-request, or a number".to_owned()));
+        assert_eq!(
+            error("icmp type"),
+            (9, "a type is missing after `type`: a name like echo-request, or a number".to_owned())
+        );
         assert_eq!(error("icmp type 8 code"), (16, "a number is missing after `code`".to_owned()));
-        assert_eq!(error("icmp type 8 code 256"), (17, "`256` is not a code from 0 to 255".to_owned()));
+        assert_eq!(
+            error("icmp type 8 code 256"),
+            (17, "`256` is not a code from 0 to 255".to_owned())
+        );
         assert_eq!(error("icmp code 0").0, 5);
         assert_eq!(error("icmp type 8 type 9").0, 12);
         assert_eq!(error("tcp type 8"), (4, "`tcp` has no types: only `icmp` has".to_owned()));
         assert_eq!(error("type 8"), (0, "`any` has no types: only `icmp` has".to_owned()));
-        assert_eq!(error("proto-58 type timestamp-request"), (14, "`proto-58` has no `timestamp-request`".to_owned()));
+        assert_eq!(
+            error("proto-58 type timestamp-request"),
+            (14, "`proto-58` has no `timestamp-request`".to_owned())
+        );
         // No rule matches these messages.
         assert_eq!(error("icmp type time-exceeded").0, 10);
         assert!(error("icmp type 3").1.contains("is an error about a packet"));
@@ -220,13 +270,20 @@ mod tests {
         assert!(error("proto-58 type 129").1.contains("is a reply"));
         // A number that is an error over one IP version and not over the other is taken
         // for the other.
-        assert!(read("icmp type 5").is_ok() && read("proto-1 type 5").is_err() && read("proto-58 type 5").is_ok());
+        assert!(
+            read("icmp type 5").is_ok()
+                && read("proto-1 type 5").is_err()
+                && read("proto-58 type 5").is_ok()
+        );
     }
 
     #[test]
     fn who_knows_flows_only_has_no_types() {
         let error = "icmp type 8".parse::<Selector>().unwrap_err();
-        assert_eq!((error.offset, error.message.contains("`type` is for the rules of a `firewall`")), (5, true));
+        assert_eq!(
+            (error.offset, error.message.contains("`type` is for the rules of a `firewall`")),
+            (5, true)
+        );
     }
 
     #[test]

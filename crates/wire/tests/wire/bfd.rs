@@ -1,6 +1,8 @@
 //! BFD control packets: every check by itself, round trips, and any bytes.
 
-use holdfast_wire::bfd::{Authentication, Control, DIGEST, Diagnostic, LEN, MAX_LEN, Malformed, State};
+use holdfast_wire::bfd::{
+    Authentication, Control, DIGEST, Diagnostic, LEN, MAX_LEN, Malformed, State,
+};
 use proptest::prelude::*;
 
 fn packet() -> Control<'static> {
@@ -31,7 +33,8 @@ fn bytes(packet: &Control<'_>) -> Vec<u8> {
 #[test]
 fn the_layout_is_the_rfcs() {
     let expected: [u8; LEN] = [
-        0x23, 0xe8, 3, 24, // version 1, diagnostic 3; Up, poll, control plane independent; multiplier; length
+        0x23, 0xe8, 3,
+        24, // version 1, diagnostic 3; Up, poll, control plane independent; multiplier; length
         1, 2, 3, 4, 5, 6, 7, 8, // discriminators
         0, 0, 0xc3, 0x50, 0, 0, 0xea, 0x60, 0, 0, 0, 0,
     ];
@@ -40,10 +43,18 @@ fn the_layout_is_the_rfcs() {
 
 #[test]
 fn sections_lie_as_the_rfc_says() {
-    let password = Control { authentication: Some(Authentication::Password { key_id: 9, password: b"word" }), ..packet() };
+    let password = Control {
+        authentication: Some(Authentication::Password { key_id: 9, password: b"word" }),
+        ..packet()
+    };
     let written = bytes(&password);
     assert_eq!((&written[LEN..], written[3], written[1] & 4), (&b"\x01\x07\x09word"[..], 31, 4));
-    let sha1 = Authentication::Sha1 { is_meticulous: true, key_id: 9, sequence: 0x0a0b_0c0d, digest: [7; 20] };
+    let sha1 = Authentication::Sha1 {
+        is_meticulous: true,
+        key_id: 9,
+        sequence: 0x0a0b_0c0d,
+        digest: [7; 20],
+    };
     let written = bytes(&Control { authentication: Some(sha1), ..packet() });
     assert_eq!(written[LEN..DIGEST.start], [5, 28, 9, 0, 0x0a, 0x0b, 0x0c, 0x0d]);
     assert_eq!((&written[DIGEST], written.len(), written[3]), (&[7; 20][..], MAX_LEN, 52));
@@ -70,10 +81,18 @@ fn every_check_has_its_reason() {
     // The authentication bit, and no room for a section.
     assert_eq!(spoil(1, good[1] | 4), Some(Malformed::Length));
     let nameless = |packet: Control<'_>| Control::parse(&bytes(&packet)).err();
-    assert_eq!(nameless(Control { my_discriminator: 0, ..packet() }), Some(Malformed::MyDiscriminator));
+    assert_eq!(
+        nameless(Control { my_discriminator: 0, ..packet() }),
+        Some(Malformed::MyDiscriminator)
+    );
     for state in State::ALL {
-        let expected = matches!(state, State::Init | State::Up).then_some(Malformed::YourDiscriminator);
-        assert_eq!(nameless(Control { state, your_discriminator: 0, ..packet() }), expected, "{state}");
+        let expected =
+            matches!(state, State::Init | State::Up).then_some(Malformed::YourDiscriminator);
+        assert_eq!(
+            nameless(Control { state, your_discriminator: 0, ..packet() }),
+            expected,
+            "{state}"
+        );
     }
 }
 
@@ -117,16 +136,29 @@ fn what_cannot_be_written_is_not() {
         Authentication::Password { key_id: 1, password: &[b'x'; 17] },
     ] {
         let mut room = [0xaa; 64];
-        assert!(Control { authentication: Some(authentication), ..packet() }.write(&mut room).is_err());
+        assert!(
+            Control { authentication: Some(authentication), ..packet() }.write(&mut room).is_err()
+        );
         assert_eq!(room, [0xaa; 64]);
     }
 }
 
-fn section(choice: u8, key_id: u8, sequence: u32, secret: &[u8; 20], len: usize) -> Option<Authentication<'_>> {
+fn section(
+    choice: u8,
+    key_id: u8,
+    sequence: u32,
+    secret: &[u8; 20],
+    len: usize,
+) -> Option<Authentication<'_>> {
     match choice {
         0 => None,
         1 => Some(Authentication::Password { key_id, password: &secret[..len] }),
-        kind => Some(Authentication::Sha1 { is_meticulous: kind == 3, key_id, sequence, digest: *secret }),
+        kind => Some(Authentication::Sha1 {
+            is_meticulous: kind == 3,
+            key_id,
+            sequence,
+            digest: *secret,
+        }),
     }
 }
 

@@ -2,16 +2,24 @@
 
 use crate::frames::{ethernet, packet, room};
 use etherparse::icmpv6::Icmpv6PayloadSlice;
-use etherparse::{Icmpv6Type, IpFragOffset, LinkExtSlice, NetSlice, SingleVlanHeader, SlicedPacket, TransportSlice, ether_type};
+use etherparse::{
+    Icmpv6Type, IpFragOffset, LinkExtSlice, NetSlice, SingleVlanHeader, SlicedPacket,
+    TransportSlice, ether_type,
+};
 use holdfast_wire::build::{self, Arp, ArpOperation, DoesNotFit, Ends, Neighbor, NeighborKind};
-use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, icmp, icmpv6, proto};
+use holdfast_wire::header::{
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, icmp, icmpv6,
+    proto,
+};
 use holdfast_wire::{HEADROOM, MemoryPool, PacketPool};
 use proptest::prelude::*;
 
 /// `packet` in an Ethernet frame.
 fn framed(ethertype: u16, packet: &[u8]) -> Vec<u8> {
     let mut frame = room(14, packet);
-    build::Ethernet { destination: [6; 6], source: [8; 6], ethertype }.write(&mut frame).expect("it fits");
+    build::Ethernet { destination: [6; 6], source: [8; 6], ethertype }
+        .write(&mut frame)
+        .expect("it fits");
     frame
 }
 
@@ -63,7 +71,10 @@ fn a_tag_that_is_put_on_is_the_tag_that_is_built() {
         let whole = ethernet(ETHERTYPE_IPV4, &[], &payload);
         let mut packet = packet(&mut pool, &whole, 0xa5);
         assert!(packet.push_tag(ETHERTYPE_VLAN, 0x6065) && packet.push_tag(ETHERTYPE_QINQ, 0x6064));
-        assert_eq!(packet.bytes(), ethernet(ETHERTYPE_IPV4, &[ETHERTYPE_QINQ, ETHERTYPE_VLAN], &payload));
+        assert_eq!(
+            packet.bytes(),
+            ethernet(ETHERTYPE_IPV4, &[ETHERTYPE_QINQ, ETHERTYPE_VLAN], &payload)
+        );
         for _ in 2..HEADROOM / 4 {
             assert!(packet.push_tag(ETHERTYPE_VLAN, 0));
         }
@@ -304,29 +315,62 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     type Write = Box<dyn Fn(&mut [u8]) -> Result<(), DoesNotFit>>;
     let ends = Ends::V4([1; 4], [2; 4]);
     let too_short: Vec<(usize, Write)> = vec![
-        (14, Box::new(|into| build::Ethernet { destination: [1; 6], source: [2; 6], ethertype: 3 }.write(into))),
-        (4, Box::new(|into| build::Vlan { priority: 1, is_drop_eligible: true, id: 1, ethertype: 3 }.write(into))),
+        (
+            14,
+            Box::new(|into| {
+                build::Ethernet { destination: [1; 6], source: [2; 6], ethertype: 3 }.write(into)
+            }),
+        ),
+        (
+            4,
+            Box::new(|into| {
+                build::Vlan { priority: 1, is_drop_eligible: true, id: 1, ethertype: 3 }.write(into)
+            }),
+        ),
         (28, Box::new(|into| Arp::request(([1; 6], [1; 4]), [2; 4]).write(into))),
         (20, Box::new(|into| build::Ipv4::new([1; 4], [2; 4], 6).write(into))),
-        (24, Box::new(|into| build::Ipv4 { options: &[1; 4], ..build::Ipv4::new([1; 4], [2; 4], 6) }.write(into))),
-        (40, Box::new(|into| build::Ipv6::new([1; 16], [2; 16], 6).write(into))),
-        (20, Box::new(move |into| build::Tcp::new(1, 2, 3).write(into, &ends))),
-        (24, Box::new(move |into| build::Tcp { options: &[1; 4], ..build::Tcp::new(1, 2, 3) }.write(into, &ends))),
-        (8, Box::new(move |into| build::Udp { source: 1, destination: 2 }.write(into, &ends))),
-        (8, Box::new(|into| build::IcmpEcho { is_reply: false, id: 1, sequence: 1 }.write(into))),
-        (8, Box::new(|into| build::Icmpv6Echo { is_reply: false, id: 1, sequence: 1 }.write(into, &[1; 16], &[2; 16]))),
-        (8, Box::new(|into| build::IcmpError { kind: 3, code: 1, rest: 1 }.write(into))),
-        (8, Box::new(|into| build::Icmpv6Error { kind: 1, code: 1, rest: 1 }.write(into, &[1; 16], &[2; 16]))),
         (
             24,
             Box::new(|into| {
-                Neighbor { kind: NeighborKind::Solicitation, target: [3; 16], link: None }.write(into, &[1; 16], &[2; 16])
+                build::Ipv4 { options: &[1; 4], ..build::Ipv4::new([1; 4], [2; 4], 6) }.write(into)
+            }),
+        ),
+        (40, Box::new(|into| build::Ipv6::new([1; 16], [2; 16], 6).write(into))),
+        (20, Box::new(move |into| build::Tcp::new(1, 2, 3).write(into, &ends))),
+        (
+            24,
+            Box::new(move |into| {
+                build::Tcp { options: &[1; 4], ..build::Tcp::new(1, 2, 3) }.write(into, &ends)
+            }),
+        ),
+        (8, Box::new(move |into| build::Udp { source: 1, destination: 2 }.write(into, &ends))),
+        (8, Box::new(|into| build::IcmpEcho { is_reply: false, id: 1, sequence: 1 }.write(into))),
+        (
+            8,
+            Box::new(|into| {
+                build::Icmpv6Echo { is_reply: false, id: 1, sequence: 1 }
+                    .write(into, &[1; 16], &[2; 16])
+            }),
+        ),
+        (8, Box::new(|into| build::IcmpError { kind: 3, code: 1, rest: 1 }.write(into))),
+        (
+            8,
+            Box::new(|into| {
+                build::Icmpv6Error { kind: 1, code: 1, rest: 1 }.write(into, &[1; 16], &[2; 16])
+            }),
+        ),
+        (
+            24,
+            Box::new(|into| {
+                Neighbor { kind: NeighborKind::Solicitation, target: [3; 16], link: None }
+                    .write(into, &[1; 16], &[2; 16])
             }),
         ),
         (
             32,
             Box::new(|into| {
-                Neighbor { kind: NeighborKind::Solicitation, target: [3; 16], link: Some([1; 6]) }.write(into, &[1; 16], &[2; 16])
+                Neighbor { kind: NeighborKind::Solicitation, target: [3; 16], link: Some([1; 6]) }
+                    .write(into, &[1; 16], &[2; 16])
             }),
         ),
     ];
@@ -346,20 +390,30 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     check("options of 3 bytes", 100, &|into| build::Ipv4 { options: &[0; 3], ..v4 }.write(into));
     check("options of 44 bytes", 100, &|into| build::Ipv4 { options: &[0; 44], ..v4 }.write(into));
     check("an offset of 4", 100, &|into| build::Ipv4 { fragment_offset: 4, ..v4 }.write(into));
-    check("a payload beyond 16 bits", 65_536 + 40, &|into| build::Ipv6::new(one, two, 6).write(into));
+    check("a payload beyond 16 bits", 65_536 + 40, &|into| {
+        build::Ipv6::new(one, two, 6).write(into)
+    });
     check("a flow label of 21 bits", 100, &|into| {
         build::Ipv6 { flow_label: 1 << 20, ..build::Ipv6::new(one, two, 6) }.write(into)
     });
     check("a priority of 4 bits", 100, &|into| build::Vlan { priority: 8, ..tag }.write(into));
     check("an identifier of 13 bits", 100, &|into| build::Vlan { id: 4096, ..tag }.write(into));
-    check("TCP options of 2 bytes", 100, &|into| build::Tcp { options: &[0; 2], ..build::Tcp::new(1, 2, 3) }.write(into, &ends));
+    check("TCP options of 2 bytes", 100, &|into| {
+        build::Tcp { options: &[0; 2], ..build::Tcp::new(1, 2, 3) }.write(into, &ends)
+    });
     check("TCP options of 44 bytes", 100, &|into| {
         build::Tcp { options: &[0; 44], ..build::Tcp::new(1, 2, 3) }.write(into, &ends)
     });
     check("a segment beyond 16 bits", 65_536, &|into| build::Tcp::new(1, 2, 3).write(into, &ends));
-    check("a datagram beyond 16 bits", 65_536, &|into| build::Udp { source: 1, destination: 2 }.write(into, &ends));
-    check("an ICMP error of 577 bytes", 557, &|into| build::IcmpError { kind: 3, code: 0, rest: 0 }.write(into));
-    check("an error that is an echo", 100, &|into| build::IcmpError { kind: 8, code: 0, rest: 0 }.write(into));
+    check("a datagram beyond 16 bits", 65_536, &|into| {
+        build::Udp { source: 1, destination: 2 }.write(into, &ends)
+    });
+    check("an ICMP error of 577 bytes", 557, &|into| {
+        build::IcmpError { kind: 3, code: 0, rest: 0 }.write(into)
+    });
+    check("an error that is an echo", 100, &|into| {
+        build::IcmpError { kind: 8, code: 0, rest: 0 }.write(into)
+    });
     check("an ICMPv6 error of 1281 bytes", 1241, &|into| {
         build::Icmpv6Error { kind: 1, code: 0, rest: 0 }.write(into, &one, &two)
     });

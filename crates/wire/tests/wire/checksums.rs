@@ -16,7 +16,12 @@ fn naive(bytes: &[u8]) -> u16 {
 }
 
 /// Pseudo-header of IPv4 and segment in one piece.
-fn with_pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: u8, segment: &[u8]) -> Vec<u8> {
+fn with_pseudo_header(
+    source: [u8; 4],
+    destination: [u8; 4],
+    protocol: u8,
+    segment: &[u8],
+) -> Vec<u8> {
     let len = (segment.len() as u16).to_be_bytes();
     [&source[..], &destination, &[0, protocol], &len, segment].concat()
 }

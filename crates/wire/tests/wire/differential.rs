@@ -2,9 +2,10 @@
 
 use crate::frames::{kinds, packet};
 use etherparse::{
-    IpFragOffset, IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6FlowLabel, Ipv6FragmentHeader, Ipv6Header,
-    Ipv6RawExtHeader, Ipv6RoutingExtensions, NetSlice, PacketBuilder, PacketBuilderStep, SingleVlanHeader, SlicedPacket,
-    TcpHeader, TransportSlice, VlanHeader, VlanId, ip_number,
+    IpFragOffset, IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6FlowLabel,
+    Ipv6FragmentHeader, Ipv6Header, Ipv6RawExtHeader, Ipv6RoutingExtensions, NetSlice,
+    PacketBuilder, PacketBuilderStep, SingleVlanHeader, SlicedPacket, TcpHeader, TransportSlice,
+    VlanHeader, VlanId, ip_number,
 };
 use holdfast_wire::header::proto;
 use holdfast_wire::{FlowKey, Layers, MemoryPool, Network, PacketPool, map_v4};
@@ -53,8 +54,14 @@ fn theirs(frame: &[u8]) -> Option<Seen> {
     let sliced = SlicedPacket::from_ethernet(frame).ok()?;
     let at = |slice: &[u8]| slice.as_ptr() as usize - frame.as_ptr() as usize;
     let (source, destination, l3) = match sliced.net.as_ref()? {
-        NetSlice::Ipv4(ip) => (map_v4(ip.header().source()), map_v4(ip.header().destination()), at(ip.header().slice())),
-        NetSlice::Ipv6(ip) => (ip.header().source(), ip.header().destination(), at(ip.header().slice())),
+        NetSlice::Ipv4(ip) => (
+            map_v4(ip.header().source()),
+            map_v4(ip.header().destination()),
+            at(ip.header().slice()),
+        ),
+        NetSlice::Ipv6(ip) => {
+            (ip.header().source(), ip.header().destination(), at(ip.header().slice()))
+        }
         NetSlice::Arp(_) => return None,
     };
     let payload = sliced.ip_payload()?;
@@ -83,11 +90,13 @@ fn is_disputed(frame: &[u8], seen: &Seen) -> bool {
     let fields = &frame[seen.l3..];
     let is_v6 = fields[0] >> 4 == 6;
     let is_jumbo = is_v6 && fields[4..6] == [0, 0];
-    let walks_on = |protocol: u8| protocol == ip_number::AUTH.0 || (is_v6 && protocol == proto::HOP_BY_HOP);
+    let walks_on =
+        |protocol: u8| protocol == ip_number::AUTH.0 || (is_v6 && protocol == proto::HOP_BY_HOP);
     // The bytes behind a later fragment's header are from the datagram's middle, whatever
     // they look like.
     let is_later = Layers::parse(frame).is_ok_and(|layers| layers.fragment_offset != 0);
-    let looks_like_extension = matches!(seen.protocol, proto::DESTINATION_OPTIONS | proto::ROUTING | proto::FRAGMENT);
+    let looks_like_extension =
+        matches!(seen.protocol, proto::DESTINATION_OPTIONS | proto::ROUTING | proto::FRAGMENT);
     is_jumbo || walks_on(seen.protocol) || (is_v6 && is_later && looks_like_extension)
 }
 
@@ -108,24 +117,28 @@ fn both_see_the_same_in_frames_of_every_kind() {
 /// Extension headers as their builder orders them.
 fn extensions() -> impl Strategy<Value = Ipv6Extensions> {
     let raw = || prop::option::of(prop::sample::select(vec![6usize, 14, 62]));
-    (raw(), raw(), raw(), raw(), any::<Option<(bool, u32)>>()).prop_map(|(hop_by_hop, destination, routing, last, fragment)| {
-        // A header of a type without meaning here, with options of the padding kind.
-        let header = |len: usize, first: u8| {
-            let mut payload = vec![0; len];
-            payload[0] = first;
-            Ipv6RawExtHeader::new_raw(ip_number::UDP, &payload).expect("a length that can be")
-        };
-        Ipv6Extensions {
-            hop_by_hop_options: hop_by_hop.map(|len| header(len, 0)),
-            destination_options: destination.map(|len| header(len, 0)),
-            routing: routing.map(|len| Ipv6RoutingExtensions {
-                routing: header(len, 4),
-                final_destination_options: last.map(|len| header(len, 0)),
-            }),
-            fragment: fragment.map(|(more, id)| Ipv6FragmentHeader::new(ip_number::UDP, IpFragOffset::ZERO, more, id)),
-            auth: None,
-        }
-    })
+    (raw(), raw(), raw(), raw(), any::<Option<(bool, u32)>>()).prop_map(
+        |(hop_by_hop, destination, routing, last, fragment)| {
+            // A header of a type without meaning here, with options of the padding kind.
+            let header = |len: usize, first: u8| {
+                let mut payload = vec![0; len];
+                payload[0] = first;
+                Ipv6RawExtHeader::new_raw(ip_number::UDP, &payload).expect("a length that can be")
+            };
+            Ipv6Extensions {
+                hop_by_hop_options: hop_by_hop.map(|len| header(len, 0)),
+                destination_options: destination.map(|len| header(len, 0)),
+                routing: routing.map(|len| Ipv6RoutingExtensions {
+                    routing: header(len, 4),
+                    final_destination_options: last.map(|len| header(len, 0)),
+                }),
+                fragment: fragment.map(|(more, id)| {
+                    Ipv6FragmentHeader::new(ip_number::UDP, IpFragOffset::ZERO, more, id)
+                }),
+                auth: None,
+            }
+        },
+    )
 }
 
 #[derive(Debug, Clone)]
@@ -139,27 +152,38 @@ enum Transport {
 fn transport() -> impl Strategy<Value = Transport> {
     prop_oneof![
         any::<(u16, u16)>().prop_map(|(source, destination)| Transport::Udp(source, destination)),
-        (any::<u16>(), any::<u16>(), prop::collection::vec(Just([1u8; 4]), 0..=10))
-            .prop_map(|(source, destination, options)| Transport::Tcp(source, destination, options.concat())),
+        (any::<u16>(), any::<u16>(), prop::collection::vec(Just([1u8; 4]), 0..=10)).prop_map(
+            |(source, destination, options)| Transport::Tcp(source, destination, options.concat())
+        ),
         any::<(u16, u16)>().prop_map(|(id, sequence)| Transport::Echo(id, sequence)),
         (140u8..).prop_map(Transport::Other),
     ]
 }
 
 fn tag(id: u16) -> SingleVlanHeader {
-    SingleVlanHeader { vlan_id: VlanId::try_new(id).expect("12 bits"), ..SingleVlanHeader::default() }
+    SingleVlanHeader {
+        vlan_id: VlanId::try_new(id).expect("12 bits"),
+        ..SingleVlanHeader::default()
+    }
 }
 
 /// A frame of their builder, and what it was made from: the length of the network header,
 /// the protocol.
-fn their_frame(tags: usize, ip: IpHeaders, transport: &Transport, payload: &[u8]) -> (Vec<u8>, usize, u8) {
+fn their_frame(
+    tags: usize,
+    ip: IpHeaders,
+    transport: &Transport,
+    payload: &[u8],
+) -> (Vec<u8>, usize, u8) {
     let header_len = ip.header_len();
     let is_v6 = ip.ipv6().is_some();
     let link = PacketBuilder::ethernet2([4; 6], [2; 6]);
     let step: PacketBuilderStep<IpHeaders> = match tags {
         0 => link.ip(ip),
         1 => link.vlan(VlanHeader::Single(tag(7))).ip(ip),
-        _ => link.vlan(VlanHeader::Double(etherparse::DoubleVlanHeader { outer: tag(8), inner: tag(9) })).ip(ip),
+        _ => link
+            .vlan(VlanHeader::Double(etherparse::DoubleVlanHeader { outer: tag(8), inner: tag(9) }))
+            .ip(ip),
     };
     let mut frame = Vec::new();
     let protocol = match transport {
@@ -174,11 +198,15 @@ fn their_frame(tags: usize, ip: IpHeaders, transport: &Transport, payload: &[u8]
             proto::TCP
         }
         Transport::Echo(id, sequence) if is_v6 => {
-            step.icmpv6_echo_request(*id, *sequence).write(&mut frame, payload).expect("it can be built");
+            step.icmpv6_echo_request(*id, *sequence)
+                .write(&mut frame, payload)
+                .expect("it can be built");
             proto::ICMPV6
         }
         Transport::Echo(id, sequence) => {
-            step.icmpv4_echo_reply(*id, *sequence).write(&mut frame, payload).expect("it can be built");
+            step.icmpv4_echo_reply(*id, *sequence)
+                .write(&mut frame, payload)
+                .expect("it can be built");
             proto::ICMP
         }
         Transport::Other(protocol) => {

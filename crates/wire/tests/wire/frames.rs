@@ -2,7 +2,9 @@
 //! them.
 
 use holdfast_wire::build::{self, Ends};
-use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, icmp, icmpv6, proto};
+use holdfast_wire::header::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, icmp, icmpv6, proto,
+};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 
 pub(crate) const A4: [u8; 4] = [192, 0, 2, 1];
@@ -41,7 +43,9 @@ pub(crate) fn echo4(id: u16) -> Vec<u8> {
 
 pub(crate) fn echo6(id: u16) -> Vec<u8> {
     let mut bytes = room(8, b"ping of six");
-    build::Icmpv6Echo { is_reply: false, id, sequence: 1 }.write(&mut bytes, &A6, &B6).expect("it fits");
+    build::Icmpv6Echo { is_reply: false, id, sequence: 1 }
+        .write(&mut bytes, &A6, &B6)
+        .expect("it fits");
     bytes
 }
 
@@ -82,10 +86,17 @@ pub(crate) fn chain(extensions: &[Extension<'_>], last: u8, payload: &[u8]) -> (
 pub(crate) fn ethernet(ethertype: u16, tags: &[u16], packet: &[u8]) -> Vec<u8> {
     let mut frame = room(14 + 4 * tags.len(), packet);
     let announced = tags.first().copied().unwrap_or(ethertype);
-    build::Ethernet { destination: [2; 6], source: [4; 6], ethertype: announced }.write(&mut frame).expect("it fits");
+    build::Ethernet { destination: [2; 6], source: [4; 6], ethertype: announced }
+        .write(&mut frame)
+        .expect("it fits");
     for at in 0..tags.len() {
         let next = tags.get(at + 1).copied().unwrap_or(ethertype);
-        let tag = build::Vlan { priority: 3, is_drop_eligible: false, id: 100 + at as u16, ethertype: next };
+        let tag = build::Vlan {
+            priority: 3,
+            is_drop_eligible: false,
+            id: 100 + at as u16,
+            ethertype: next,
+        };
         tag.write(&mut frame[14 + 4 * at..]).expect("it fits");
     }
     frame
@@ -131,7 +142,13 @@ pub(crate) fn packets() -> Vec<(String, u16, Vec<u8>, usize, u8)> {
     for (name, options) in [("", &[][..]), ("+options", PADDED_OPTIONS)] {
         let mut add = |what: &str, protocol: u8, segment: &[u8]| {
             let packet = ipv4(build::Ipv4 { options, ..new4(protocol) }, segment);
-            all.push((format!("ipv4{name}/{what}"), ETHERTYPE_IPV4, packet, 20 + options.len(), protocol));
+            all.push((
+                format!("ipv4{name}/{what}"),
+                ETHERTYPE_IPV4,
+                packet,
+                20 + options.len(),
+                protocol,
+            ));
         };
         add("udp", proto::UDP, &udp(&ENDS4, payload));
         add("tcp", proto::TCP, &tcp(&ENDS4, TCP_OPTIONS, payload));
@@ -139,7 +156,13 @@ pub(crate) fn packets() -> Vec<(String, u16, Vec<u8>, usize, u8)> {
         add("gre", 47, payload);
     }
     let first = build::Ipv4 { more_fragments: true, id: 9, ..new4(proto::UDP) };
-    all.push(("ipv4/first".into(), ETHERTYPE_IPV4, ipv4(first, &udp(&ENDS4, payload)), 20, proto::UDP));
+    all.push((
+        "ipv4/first".into(),
+        ETHERTYPE_IPV4,
+        ipv4(first, &udp(&ENDS4, payload)),
+        20,
+        proto::UDP,
+    ));
     let later = build::Ipv4 { fragment_offset: 24, id: 9, ..new4(proto::UDP) };
     all.push(("ipv4/later".into(), ETHERTYPE_IPV4, ipv4(later, payload), 20, proto::UDP));
     let chains: [(&str, &[Extension<'_>]); 7] = [
@@ -148,7 +171,14 @@ pub(crate) fn packets() -> Vec<(String, u16, Vec<u8>, usize, u8)> {
         ("destination", &[(proto::DESTINATION_OPTIONS, LONG)]),
         ("routing", &[(proto::ROUTING, SEGMENTS)]),
         ("atomic", &[(proto::FRAGMENT, ATOMIC)]),
-        ("first", &[(proto::HOP_BY_HOP, LONG), (proto::FRAGMENT, FIRST), (proto::DESTINATION_OPTIONS, SHORT)]),
+        (
+            "first",
+            &[
+                (proto::HOP_BY_HOP, LONG),
+                (proto::FRAGMENT, FIRST),
+                (proto::DESTINATION_OPTIONS, SHORT),
+            ],
+        ),
         (
             "long",
             &[
@@ -164,7 +194,13 @@ pub(crate) fn packets() -> Vec<(String, u16, Vec<u8>, usize, u8)> {
         let len = 40 + extensions.iter().map(|(_, body)| 2 + body.len()).sum::<usize>();
         let mut add = |what: &str, protocol: u8, segment: &[u8]| {
             let (next, body) = chain(extensions, protocol, segment);
-            all.push((format!("ipv6 {name}/{what}"), ETHERTYPE_IPV6, v6(next, &body), len, protocol));
+            all.push((
+                format!("ipv6 {name}/{what}"),
+                ETHERTYPE_IPV6,
+                v6(next, &body),
+                len,
+                protocol,
+            ));
         };
         add("udp", proto::UDP, &udp(&ENDS6, b"payload!"));
         add("tcp", proto::TCP, &tcp(&ENDS6, TCP_OPTIONS, b"some payload"));
@@ -183,7 +219,13 @@ pub(crate) fn kinds() -> Vec<Kind> {
         for tags in [&[][..], &[ETHERTYPE_VLAN], &[ETHERTYPE_QINQ, ETHERTYPE_VLAN]] {
             let l3 = 14 + 4 * tags.len();
             let frame = ethernet(ethertype, tags, &packet);
-            all.push(Kind { name: format!("{name} in {} tags", tags.len()), frame, l3, l4: Some(l3 + header), protocol });
+            all.push(Kind {
+                name: format!("{name} in {} tags", tags.len()),
+                frame,
+                l3,
+                l4: Some(l3 + header),
+                protocol,
+            });
         }
         let (error, protocol, header) = if ethertype == ETHERTYPE_IPV4 {
             (v4(proto::ICMP, &error4(icmp::UNREACHABLE, &packet)), proto::ICMP, 20)
@@ -191,16 +233,35 @@ pub(crate) fn kinds() -> Vec<Kind> {
             (v6(proto::ICMPV6, &error6(icmpv6::PACKET_TOO_BIG, &packet)), proto::ICMPV6, 40)
         };
         let frame = ethernet(ethertype, &[], &error);
-        all.push(Kind { name: format!("an error that quotes {name}"), frame, l3: 14, l4: Some(14 + header), protocol });
+        all.push(Kind {
+            name: format!("an error that quotes {name}"),
+            frame,
+            l3: 14,
+            l4: Some(14 + header),
+            protocol,
+        });
     }
     let mut arp = vec![0; build::Arp::LEN];
     build::Arp::request(([4; 6], A4), B4).write(&mut arp).expect("it fits");
-    all.push(Kind { name: "arp".into(), frame: ethernet(0x0806, &[], &arp), l3: 14, l4: None, protocol: 0 });
+    all.push(Kind {
+        name: "arp".into(),
+        frame: ethernet(0x0806, &[], &arp),
+        l3: 14,
+        l4: None,
+        protocol: 0,
+    });
     let mut solicitation = vec![0; 32];
-    let question = build::Neighbor { kind: build::NeighborKind::Solicitation, target: B6, link: Some([4; 6]) };
+    let question =
+        build::Neighbor { kind: build::NeighborKind::Solicitation, target: B6, link: Some([4; 6]) };
     question.write(&mut solicitation, &A6, &B6).expect("it fits");
     let frame = ethernet(ETHERTYPE_IPV6, &[], &v6(proto::ICMPV6, &solicitation));
-    all.push(Kind { name: "solicitation".into(), frame, l3: 14, l4: Some(54), protocol: proto::ICMPV6 });
+    all.push(Kind {
+        name: "solicitation".into(),
+        frame,
+        l3: 14,
+        l4: Some(54),
+        protocol: proto::ICMPV6,
+    });
     all
 }
 

@@ -1,10 +1,15 @@
 //! Flow keys: directions, and errors that travel with replies.
 
-use crate::frames::{A4, A6, B4, B6, ENDS6, echo4, echo6, error4, error6, ethernet, kinds, packets, room, udp, v4, v6};
+use crate::frames::{
+    A4, A6, B4, B6, ENDS6, echo4, echo6, error4, error6, ethernet, kinds, packets, room, udp, v4,
+    v6,
+};
 use holdfast_wire::build;
 use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, icmp, icmpv6, proto};
 use holdfast_wire::rewrite::{End, Side, set_end};
-use holdfast_wire::{FlowKey, Layers, MemoryPool, Network, PacketPool, ip_addr, ip_bytes, map_v4, unmap_v4};
+use holdfast_wire::{
+    FlowKey, Layers, MemoryPool, Network, PacketPool, ip_addr, ip_bytes, map_v4, unmap_v4,
+};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -47,12 +52,20 @@ fn back(ethertype: u16, message: &[u8]) -> Vec<u8> {
 /// An error of this type about this packet, from B to A, with so much of it as a quote.
 fn error(ethertype: u16, kind: u8, packet: &[u8], len: usize) -> Vec<u8> {
     let quote = &packet[..len.min(packet.len())];
-    back(ethertype, &if ethertype == ETHERTYPE_IPV4 { error4(kind, quote) } else { error6(kind, quote) })
+    back(
+        ethertype,
+        &if ethertype == ETHERTYPE_IPV4 { error4(kind, quote) } else { error6(kind, quote) },
+    )
 }
 
 /// The error about this packet to its sender, with so much of it as a quote.
 fn error_about(ethertype: u16, packet: &[u8], len: usize) -> Vec<u8> {
-    error(ethertype, if ethertype == ETHERTYPE_IPV4 { icmp::TIME_EXCEEDED } else { icmpv6::TIME_EXCEEDED }, packet, len)
+    error(
+        ethertype,
+        if ethertype == ETHERTYPE_IPV4 { icmp::TIME_EXCEEDED } else { icmpv6::TIME_EXCEEDED },
+        packet,
+        len,
+    )
 }
 
 /// An ICMP message of any type, as a frame from A to B or back.
@@ -153,7 +166,10 @@ fn every_kind_of_first_packet_has_a_key_and_no_later_fragment_has() {
 fn an_error_about_an_error_has_no_key() {
     // Scenario: an error quotes an error, which no host may send. The error belongs to no
     // flow.
-    for (ethertype, echo) in [(ETHERTYPE_IPV4, v4(proto::ICMP, &echo4(1))), (ETHERTYPE_IPV6, v6(proto::ICMPV6, &echo6(1)))] {
+    for (ethertype, echo) in [
+        (ETHERTYPE_IPV4, v4(proto::ICMP, &echo4(1))),
+        (ETHERTYPE_IPV6, v6(proto::ICMPV6, &echo6(1))),
+    ] {
         let inner = error_about(ethertype, &echo, 500);
         assert!(key_of(&inner).is_some());
         assert_eq!(key_of(&error_about(ethertype, &inner[14..], 500)), None);
@@ -171,13 +187,30 @@ fn only_errors_about_a_packet_of_the_receivers_have_a_key() {
     };
     for kind in 0..=u8::MAX {
         if icmp::is_error(kind) {
-            let is_known = matches!(kind, icmp::UNREACHABLE | icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM);
-            assert_eq!(key_of(&error(ETHERTYPE_IPV4, kind, &udp4(A4, B4), 500)).is_some(), is_known, "type {kind}");
-            assert_eq!(key_of(&error(ETHERTYPE_IPV4, kind, &udp4([192, 0, 2, 99], B4), 500)), None, "type {kind}");
+            let is_known =
+                matches!(kind, icmp::UNREACHABLE | icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM);
+            assert_eq!(
+                key_of(&error(ETHERTYPE_IPV4, kind, &udp4(A4, B4), 500)).is_some(),
+                is_known,
+                "type {kind}"
+            );
+            assert_eq!(
+                key_of(&error(ETHERTYPE_IPV4, kind, &udp4([192, 0, 2, 99], B4), 500)),
+                None,
+                "type {kind}"
+            );
         }
         if icmpv6::is_error(kind) {
-            assert!(key_of(&error(ETHERTYPE_IPV6, kind, &v6(proto::UDP, &udp(&ENDS6, b"data")), 500)).is_some(), "type {kind}");
-            let to_b = ethernet(ETHERTYPE_IPV6, &[], &v6(proto::ICMPV6, &error6(kind, &v6(proto::UDP, &udp(&ENDS6, b"data")))));
+            assert!(
+                key_of(&error(ETHERTYPE_IPV6, kind, &v6(proto::UDP, &udp(&ENDS6, b"data")), 500))
+                    .is_some(),
+                "type {kind}"
+            );
+            let to_b = ethernet(
+                ETHERTYPE_IPV6,
+                &[],
+                &v6(proto::ICMPV6, &error6(kind, &v6(proto::UDP, &udp(&ENDS6, b"data")))),
+            );
             assert_eq!(key_of(&to_b), None, "type {kind}");
         }
     }
@@ -220,12 +253,16 @@ fn an_echo_and_its_reply_are_one_flow() {
     let mut back4 = vec![0; 36];
     back4[20..].copy_from_slice(&reply4);
     build::Ipv4::new(B4, A4, proto::ICMP).write(&mut back4).expect("it fits");
-    let question = key_of(&ethernet(ETHERTYPE_IPV4, &[], &v4(proto::ICMP, &echo4(600)))).expect("it has a key");
+    let question = key_of(&ethernet(ETHERTYPE_IPV4, &[], &v4(proto::ICMP, &echo4(600))))
+        .expect("it has a key");
     assert_eq!(key_of(&ethernet(ETHERTYPE_IPV4, &[], &back4)), Some(question.reverse()));
     let mut back6 = vec![0; 56];
-    build::Icmpv6Echo { is_reply: true, id: 600, sequence: 2 }.write(&mut back6[40..], &B6, &A6).expect("it fits");
+    build::Icmpv6Echo { is_reply: true, id: 600, sequence: 2 }
+        .write(&mut back6[40..], &B6, &A6)
+        .expect("it fits");
     build::Ipv6::new(B6, A6, proto::ICMPV6).write(&mut back6).expect("it fits");
-    let question = key_of(&ethernet(ETHERTYPE_IPV6, &[], &v6(proto::ICMPV6, &echo6(600)))).expect("it has a key");
+    let question = key_of(&ethernet(ETHERTYPE_IPV6, &[], &v6(proto::ICMPV6, &echo6(600))))
+        .expect("it has a key");
     assert_eq!(key_of(&ethernet(ETHERTYPE_IPV6, &[], &back6)), Some(question.reverse()));
 }
 
@@ -243,7 +280,10 @@ fn ports_are_not_read_behind_the_end_of_the_quoted_packet() {
         (ETHERTYPE_IPV6, v6(proto::ICMPV6, &[128, 0, 0, 0])),
     ] {
         let extended = [&packet[..], &[0x20, 0, 0, 0, 0, 8, 1, 1]].concat();
-        assert!(Layers::parse_quoted(&extended).is_ok_and(|layers| usize::from(layers.end) == packet.len()));
+        assert!(
+            Layers::parse_quoted(&extended)
+                .is_ok_and(|layers| usize::from(layers.end) == packet.len())
+        );
         assert_eq!(FlowKey::quoted(&extended), None, "{packet:?}");
         assert_eq!(key_of(&error_about(ethertype, &extended, 500)), None, "{packet:?}");
     }
@@ -253,7 +293,8 @@ fn ports_are_not_read_behind_the_end_of_the_quoted_packet() {
 fn keys_are_printed_as_an_operator_reads_them() {
     // Scenario: keys in a log.
     let print = |protocol: u16, source: [u8; 16]| {
-        FlowKey { source, source_port: 1, destination: B6, destination_port: 2, protocol, scope: 0 }.to_string()
+        FlowKey { source, source_port: 1, destination: B6, destination_port: 2, protocol, scope: 0 }
+            .to_string()
     };
     assert_eq!(print(6, map_v4(A4)), "tcp 192.0.2.1:1 > [2001:db8:2::2]:2");
     assert_eq!(print(17, A6), "udp [2001:db8:1::1]:1 > [2001:db8:2::2]:2");
@@ -265,7 +306,10 @@ fn keys_are_printed_as_an_operator_reads_them() {
     assert_eq!(icmp(8, 7).to_string(), "icmp 192.0.2.1:7 > 198.51.100.7");
     assert_eq!(icmp(0, 7).to_string(), "icmp 192.0.2.1 > 198.51.100.7:7");
     assert_eq!(icmp(200, 7).to_string(), "icmp 192.0.2.1 > 198.51.100.7 type 200");
-    assert_eq!(icmp(200, 7).reverse().to_string(), "icmp 198.51.100.7 > 192.0.2.1 against type 200");
+    assert_eq!(
+        icmp(200, 7).reverse().to_string(),
+        "icmp 198.51.100.7 > 192.0.2.1 against type 200"
+    );
     assert_eq!(
         key_of(&message(ETHERTYPE_IPV6, false, 128, 7)).expect("it has a key").to_string(),
         "icmp6 [2001:db8:1::1]:7 > 2001:db8:2::2"
@@ -292,7 +336,8 @@ fn a_key_gives_a_packet_its_ends_back() {
             continue;
         };
         let is_v6 = packet.layers.network == Network::V6;
-        let other = |v6: &str, v4: &str| ip_bytes(if is_v6 { v6 } else { v4 }.parse().expect("an address"));
+        let other =
+            |v6: &str, v4: &str| ip_bytes(if is_v6 { v6 } else { v4 }.parse().expect("an address"));
         let asks_nothing = packet.icmp().is_some_and(|header| match is_v6 {
             true => icmpv6::exchange(header.kind).is_none(),
             false => icmp::exchange(header.kind).is_none(),
@@ -300,11 +345,20 @@ fn a_key_gives_a_packet_its_ends_back() {
         if asks_nothing {
             assert!(!key.restore(&mut packet), "{}", kind.name);
         } else {
-            for (protocol, address) in [(key.protocol + 1, key.source), (key.protocol, other("192.0.2.1", "2001:db8::1"))] {
-                assert!(!FlowKey { protocol, source: address, ..key }.restore(&mut packet), "{}", kind.name);
+            for (protocol, address) in
+                [(key.protocol + 1, key.source), (key.protocol, other("192.0.2.1", "2001:db8::1"))]
+            {
+                assert!(
+                    !FlowKey { protocol, source: address, ..key }.restore(&mut packet),
+                    "{}",
+                    kind.name
+                );
             }
             assert_eq!(packet.bytes(), before, "{}", kind.name);
-            let ends = [(other("2001:db8:7::7", "203.0.113.77"), 7), (other("fe80::1", "10.255.0.1"), 65_535)];
+            let ends = [
+                (other("2001:db8:7::7", "203.0.113.77"), 7),
+                (other("fe80::1", "10.255.0.1"), 65_535),
+            ];
             for (side, (address, port)) in [Side::Source, Side::Destination].into_iter().zip(ends) {
                 assert!(set_end(&mut packet, side, End { address, port }));
             }

@@ -7,7 +7,15 @@ use proptest::prelude::*;
 
 fn meta() -> impl Strategy<Value = Meta> {
     (any::<(u64, u8, u8, u16)>(), any::<(u8, u16, u32)>()).prop_map(
-        |((stamp, ingress, switch, chain), (flags, epoch, commit))| Meta { stamp, ingress, switch, chain, flags, epoch, commit },
+        |((stamp, ingress, switch, chain), (flags, epoch, commit))| Meta {
+            stamp,
+            ingress,
+            switch,
+            chain,
+            flags,
+            epoch,
+            commit,
+        },
     )
 }
 
@@ -108,10 +116,18 @@ fn an_encapsulated_frame_of_any_kind_cut_at_any_byte() {
         for cut in 0..=kind.frame.len() + nsh::ENCAPSULATION_LEN {
             let mut packet = packet(&mut pool, &kind.frame, 0);
             packet.meta.stamp = 5;
-            assert!(nsh::encapsulate(&mut packet, Outer { destination: [1; 6], source: [2; 6], index: 255 }));
+            assert!(nsh::encapsulate(
+                &mut packet,
+                Outer { destination: [1; 6], source: [2; 6], index: 255 }
+            ));
             packet.truncate(cut);
             let inner = cut.checked_sub(nsh::ENCAPSULATION_LEN);
-            assert_eq!(nsh::decapsulate(&mut packet).is_some(), inner.is_some(), "{} at {cut}", kind.name);
+            assert_eq!(
+                nsh::decapsulate(&mut packet).is_some(),
+                inner.is_some(),
+                "{} at {cut}",
+                kind.name
+            );
             if let Some(inner) = inner {
                 assert_eq!(packet.bytes(), &kind.frame[..inner], "{} at {cut}", kind.name);
             }

@@ -48,11 +48,13 @@ fn bits(address: IpAddr) -> Vec<bool> {
 impl Side {
     fn matches(&self, address: IpAddr, port: u16, protocol: u16) -> bool {
         let in_network = self.network.is_none_or(|(network, len)| {
-            network.is_ipv4() == address.is_ipv4() && bits(network)[..len.into()] == bits(address)[..len.into()]
+            network.is_ipv4() == address.is_ipv4()
+                && bits(network)[..len.into()] == bits(address)[..len.into()]
         });
         // Only TCP and UDP have ports; an echo's identifier is not a port.
         let has_port = self.ports.is_empty()
-            || (matches!(protocol, 6 | 17) && self.ports.iter().any(|&(low, high)| (low..=high).contains(&port)));
+            || (matches!(protocol, 6 | 17)
+                && self.ports.iter().any(|&(low, high)| (low..=high).contains(&port)));
         in_network && has_port
     }
 
@@ -60,12 +62,18 @@ impl Side {
         words.push(word.to_owned());
         words.push(match self.network {
             None => "any".to_owned(),
-            Some((address, len)) if len == (if address.is_ipv4() { 32 } else { 128 }) && len % 3 == 0 => address.to_string(),
+            Some((address, len))
+                if len == (if address.is_ipv4() { 32 } else { 128 }) && len % 3 == 0 =>
+            {
+                address.to_string()
+            }
             Some((address, len)) => format!("{address}/{len}"),
         });
         if !self.ports.is_empty() {
             words.push(if self.ports.len() == 1 { "port" } else { "ports" }.to_owned());
-            let range = |&(low, high): &(u16, u16)| if low == high { low.to_string() } else { format!("{low}-{high}") };
+            let range = |&(low, high): &(u16, u16)| {
+                if low == high { low.to_string() } else { format!("{low}-{high}") }
+            };
             words.push(self.ports.iter().map(range).collect::<Vec<_>>().join(","));
         }
     }
@@ -73,7 +81,8 @@ impl Side {
 
 impl Model {
     fn text(&self, is_swapped: bool, space: &str) -> String {
-        let mut words = if self.protocol.is_empty() { Vec::new() } else { vec![self.protocol.to_owned()] };
+        let mut words =
+            if self.protocol.is_empty() { Vec::new() } else { vec![self.protocol.to_owned()] };
         let mut sides = [("from", &self.from), ("to", &self.to)];
         if is_swapped {
             sides.reverse();
@@ -86,8 +95,13 @@ impl Model {
 
     fn matches(&self, key: &FlowKey) -> bool {
         protocol_matches(self.protocol, key.protocol)
-            && self.from.as_ref().is_none_or(|side| side.matches(key.source_ip(), key.source_port, key.protocol))
-            && self.to.as_ref().is_none_or(|side| side.matches(key.destination_ip(), key.destination_port, key.protocol))
+            && self
+                .from
+                .as_ref()
+                .is_none_or(|side| side.matches(key.source_ip(), key.source_port, key.protocol))
+            && self.to.as_ref().is_none_or(|side| {
+                side.matches(key.destination_ip(), key.destination_port, key.protocol)
+            })
     }
 }
 
@@ -95,21 +109,35 @@ impl Model {
 fn address(is_v6: bool) -> BoxedStrategy<IpAddr> {
     if is_v6 {
         let any = prop_oneof![Just(0u128), Just(0x2001_0db8u128 << 96), any::<u128>()];
-        any.prop_filter("is IPv4", |bits| bits >> 32 != 0xffff).prop_map(|bits| IpAddr::V6(Ipv6Addr::from(bits))).boxed()
+        any.prop_filter("is IPv4", |bits| bits >> 32 != 0xffff)
+            .prop_map(|bits| IpAddr::V6(Ipv6Addr::from(bits)))
+            .boxed()
     } else {
-        prop_oneof![Just(0u32), Just(0x0a00_0001), any::<u32>()].prop_map(|bits| IpAddr::V4(Ipv4Addr::from(bits))).boxed()
+        prop_oneof![Just(0u32), Just(0x0a00_0001), any::<u32>()]
+            .prop_map(|bits| IpAddr::V4(Ipv4Addr::from(bits)))
+            .boxed()
     }
 }
 
 fn cut(address: IpAddr, len: u8) -> IpAddr {
     match address {
-        IpAddr::V4(v4) => Ipv4Addr::from(u32::from(v4) & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)).into(),
-        IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)).into(),
+        IpAddr::V4(v4) => {
+            Ipv4Addr::from(u32::from(v4) & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0))
+                .into()
+        }
+        IpAddr::V6(v6) => Ipv6Addr::from(
+            u128::from(v6) & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0),
+        )
+        .into(),
     }
 }
 
 fn network(is_v6: bool) -> impl Strategy<Value = (IpAddr, u8)> {
-    let lens = if is_v6 { vec![0u8, 1, 48, 64, 80, 95, 96, 97, 127, 128] } else { vec![0, 1, 8, 24, 31, 32] };
+    let lens = if is_v6 {
+        vec![0u8, 1, 48, 64, 80, 95, 96, 97, 127, 128]
+    } else {
+        vec![0, 1, 8, 24, 31, 32]
+    };
     (address(is_v6), prop::sample::select(lens)).prop_map(|(address, len)| (cut(address, len), len))
 }
 
@@ -121,10 +149,12 @@ fn ports() -> impl Strategy<Value = Vec<(u16, u16)>> {
 fn model() -> impl Strategy<Value = Model> {
     (prop::sample::select(&PROTOCOLS[..]), any::<bool>()).prop_flat_map(|(protocol, is_v6)| {
         let side = move || {
-            prop::option::of((prop::option::of(network(is_v6)), ports()).prop_map(move |(network, ports)| Side {
-                network,
-                ports: if takes_ports(protocol) { ports } else { Vec::new() },
-            }))
+            prop::option::of((prop::option::of(network(is_v6)), ports()).prop_map(
+                move |(network, ports)| Side {
+                    network,
+                    ports: if takes_ports(protocol) { ports } else { Vec::new() },
+                },
+            ))
         };
         (side(), side()).prop_map(move |(from, to)| Model { protocol, from, to })
     })
@@ -142,8 +172,13 @@ fn key_near(model: Model) -> impl Strategy<Value = (Model, FlowKey)> {
                 flipped.to_be_bytes()
             });
             let all = Just(match network {
-                IpAddr::V4(v4) => ip_bytes(Ipv4Addr::from(u32::from(v4) | u32::MAX.checked_shr(len.into()).unwrap_or(0)).into()),
-                IpAddr::V6(v6) => (u128::from(v6) | u128::MAX.checked_shr(len.into()).unwrap_or(0)).to_be_bytes(),
+                IpAddr::V4(v4) => ip_bytes(
+                    Ipv4Addr::from(u32::from(v4) | u32::MAX.checked_shr(len.into()).unwrap_or(0))
+                        .into(),
+                ),
+                IpAddr::V6(v6) => {
+                    (u128::from(v6) | u128::MAX.checked_shr(len.into()).unwrap_or(0)).to_be_bytes()
+                }
             });
             prop_oneof![Just(ip_bytes(network)), flip, all].boxed()
         });
@@ -154,12 +189,18 @@ fn key_near(model: Model) -> impl Strategy<Value = (Model, FlowKey)> {
             .flat_map(|(low, high)| [low, high, low.wrapping_sub(1), high.wrapping_add(1)])
             .chain([0])
             .collect();
-        (prop_oneof![4 => near, 1 => anybody], prop_oneof![4 => prop::sample::select(edges), 1 => any::<u16>()])
+        (
+            prop_oneof![4 => near, 1 => anybody],
+            prop_oneof![4 => prop::sample::select(edges), 1 => any::<u16>()],
+        )
     };
     let protocol = prop::sample::select(vec![1u16, 6, 17, 47, 58, 132, 255]);
     (end(&model.from), end(&model.to), protocol).prop_map(
         move |((source, source_port), (destination, destination_port), protocol)| {
-            (model.clone(), FlowKey { source, destination, source_port, destination_port, protocol, scope: 0 })
+            (
+                model.clone(),
+                FlowKey { source, destination, source_port, destination_port, protocol, scope: 0 },
+            )
         },
     )
 }
@@ -264,7 +305,11 @@ fn small_world() -> Vec<(FlowKey, u8)> {
                 protocol,
                 scope: 0,
             };
-            keys.extend(four.iter().flat_map(|source| four.iter().map(move |destination| key(source, destination))));
+            keys.extend(
+                four.iter().flat_map(|source| {
+                    four.iter().map(move |destination| key(source, destination))
+                }),
+            );
             keys.push(key("2001:db8::1", "2001:db8::2"));
         }
     }
@@ -277,9 +322,11 @@ fn small_selectors() -> Vec<Selector> {
     for from in sides {
         for to in sides {
             for protocol in ["any", "tcp", "udp", "icmp", "proto-1", "proto-47"] {
-                for ports in ["", " port 1-3", " port 1,2", " port 2", " port 2,2", " port 0-65535"] {
+                for ports in ["", " port 1-3", " port 1,2", " port 2", " port 2,2", " port 0-65535"]
+                {
                     // All selectors with all zones would be too many to compare.
-                    let zones: &[&str] = if from == to { &["", " on #0-1", " on #1", " on #2"] } else { &[""] };
+                    let zones: &[&str] =
+                        if from == to { &["", " on #0-1", " on #1", " on #2"] } else { &[""] };
                     for on in zones {
                         let text = format!("{protocol}{on} from {from} to {to}{ports}");
                         // Some texts are invalid: ICMP has no ports, and families do not

@@ -6,7 +6,8 @@ use holdfast_wire::{FlowKey, Layers, Malformed, MemoryPool, Network, Packet, Pac
 use proptest::prelude::*;
 
 /// Everything that can be learned of a packet.
-type Seen = (Result<(), Malformed>, Layers, Option<FlowKey>, [Option<Vec<u8>>; 5], Vec<u8>, Option<u8>);
+type Seen =
+    (Result<(), Malformed>, Layers, Option<FlowKey>, [Option<Vec<u8>>; 5], Vec<u8>, Option<u8>);
 
 fn view<T: zerocopy::IntoBytes + zerocopy::Immutable>(view: Option<&T>) -> Option<Vec<u8>> {
     view.map(|header| header.as_bytes().to_vec())
@@ -20,14 +21,24 @@ fn look(packet: &mut Packet, what: &str) -> Seen {
         assert_eq!(layers, Layers::default(), "{what}");
     } else {
         assert!(usize::from(layers.end) <= packet.len(), "{what}: {layers:?}");
-        assert!(14 <= layers.l3 && layers.l3 <= layers.l4 && layers.l4 <= layers.end, "{what}: {layers:?}");
-        assert!(layers.v6_fragment == 0 || (layers.l3 < layers.v6_fragment && layers.v6_fragment < layers.l4), "{what}");
+        assert!(
+            14 <= layers.l3 && layers.l3 <= layers.l4 && layers.l4 <= layers.end,
+            "{what}: {layers:?}"
+        );
+        assert!(
+            layers.v6_fragment == 0
+                || (layers.l3 < layers.v6_fragment && layers.v6_fragment < layers.l4),
+            "{what}"
+        );
     }
     let start = packet.bytes().as_ptr() as usize;
     let inside = |place: Option<(usize, usize)>, from: u16| {
         let Some((at, len)) = place else { return };
         let range = start + usize::from(from)..=start + usize::from(layers.end);
-        assert!(range.contains(&at) && range.contains(&(at + len)), "{what}: a view reaches beyond {layers:?}");
+        assert!(
+            range.contains(&at) && range.contains(&(at + len)),
+            "{what}: a view reaches beyond {layers:?}"
+        );
     };
     inside(packet.ipv4().map(|header| (header as *const _ as usize, 20)), layers.l3);
     inside(packet.ipv6().map(|header| (header as *const _ as usize, 40)), layers.l3);
@@ -37,9 +48,19 @@ fn look(packet: &mut Packet, what: &str) -> Seen {
     if layers.network != Network::Other {
         inside(Some((packet.l4().as_ptr() as usize, packet.l4().len())), layers.l4);
         let written = (packet.l4_mut().as_ptr() as usize, packet.l4_mut().len());
-        assert_eq!(written, (packet.l4().as_ptr() as usize, packet.l4().len()), "{what}: what is written is not what is read");
+        assert_eq!(
+            written,
+            (packet.l4().as_ptr() as usize, packet.l4().len()),
+            "{what}: what is written is not what is read"
+        );
     }
-    let views = [view(packet.ipv4()), view(packet.ipv6()), view(packet.tcp()), view(packet.udp()), view(packet.icmp())];
+    let views = [
+        view(packet.ipv4()),
+        view(packet.ipv6()),
+        view(packet.tcp()),
+        view(packet.udp()),
+        view(packet.icmp()),
+    ];
     (parsed, layers, FlowKey::of(packet), views, packet.l4().to_vec(), packet.ttl())
 }
 
@@ -53,7 +74,10 @@ fn see(pool: &mut MemoryPool, frame: &[u8], what: &str) -> Seen {
     });
     assert_eq!(seen[0], seen[1], "{what}: bytes beyond the frame were read");
     assert_eq!(seen[1], seen[2], "{what}: bytes beyond the frame were read");
-    core::mem::replace(&mut seen[0], (Ok(()), Layers::default(), None, Default::default(), Vec::new(), None))
+    core::mem::replace(
+        &mut seen[0],
+        (Ok(()), Layers::default(), None, Default::default(), Vec::new(), None),
+    )
 }
 
 #[test]
@@ -65,7 +89,11 @@ fn a_whole_frame_of_every_kind_has_its_layers_where_they_were_put() {
         let (parsed, layers, ..) = see(&mut pool, &frame, &name);
         assert_eq!(parsed, Ok(()), "{name}");
         assert_eq!((usize::from(layers.l3), usize::from(layers.end)), (l3, frame.len()), "{name}");
-        assert_eq!((usize::from(layers.l4), layers.protocol), (l4.unwrap_or(l3), protocol), "{name}");
+        assert_eq!(
+            (usize::from(layers.l4), layers.protocol),
+            (l4.unwrap_or(l3), protocol),
+            "{name}"
+        );
         assert_eq!(layers.network == Network::Other, l4.is_none(), "{name}");
     }
 }
@@ -120,7 +148,11 @@ fn a_packet_that_hides_its_cut_is_refused_where_a_header_is_missing() {
                 assert!(parsed.is_err(), "{what}");
             }
             if parsed.is_ok() {
-                assert_eq!((usize::from(layers.end), usize::from(layers.l4), layers.protocol), (cut, l4, protocol), "{what}");
+                assert_eq!(
+                    (usize::from(layers.end), usize::from(layers.l4), layers.protocol),
+                    (cut, l4, protocol),
+                    "{what}"
+                );
                 assert!(key.is_none() || layers.fragment_offset == 0, "{what}");
             }
         }
@@ -150,8 +182,13 @@ fn tags_and_extensions_beyond_the_limit_are_too_deep() {
     // Scenario: three tags, or one extension header more than allowed. Both are refused;
     // one less is not.
     let with = |tags: usize, extensions: usize| {
-        let (next, body) = chain(&vec![(proto::DESTINATION_OPTIONS, &[0; 6][..]); extensions], proto::UDP, &udp(&ENDS6, b""));
-        Layers::parse(&ethernet(ETHERTYPE_IPV6, &vec![ETHERTYPE_VLAN; tags], &v6(next, &body))).map(|layers| layers.protocol)
+        let (next, body) = chain(
+            &vec![(proto::DESTINATION_OPTIONS, &[0; 6][..]); extensions],
+            proto::UDP,
+            &udp(&ENDS6, b""),
+        );
+        Layers::parse(&ethernet(ETHERTYPE_IPV6, &vec![ETHERTYPE_VLAN; tags], &v6(next, &body)))
+            .map(|layers| layers.protocol)
     };
     assert_eq!(with(2, holdfast_wire::MAX_EXTENSION_HEADERS), Ok(proto::UDP));
     assert_eq!(with(3, 0), Err(Malformed::TooDeep));
@@ -215,9 +252,14 @@ fn bytes_of_a_later_fragment_are_no_headers() {
     // bytes look like a further extension header, or a header that does not end; they are
     // data.
     for data in [[17, 0, 0, 0, 0, 0, 0, 0], [17, 255, 0, 0, 0, 0, 0, 0]] {
-        let (next, body) = chain(&[(proto::FRAGMENT, &[0, 24, 0, 0, 0, 9])], proto::DESTINATION_OPTIONS, &data);
-        let layers = Layers::parse(&ethernet(ETHERTYPE_IPV6, &[], &v6(next, &body))).expect("it is whole");
-        assert_eq!((layers.l4, layers.protocol, layers.fragment_offset), (62, proto::DESTINATION_OPTIONS, 24));
+        let (next, body) =
+            chain(&[(proto::FRAGMENT, &[0, 24, 0, 0, 0, 9])], proto::DESTINATION_OPTIONS, &data);
+        let layers =
+            Layers::parse(&ethernet(ETHERTYPE_IPV6, &[], &v6(next, &body))).expect("it is whole");
+        assert_eq!(
+            (layers.l4, layers.protocol, layers.fragment_offset),
+            (62, proto::DESTINATION_OPTIONS, 24)
+        );
         assert!(!layers.has_transport());
     }
 }

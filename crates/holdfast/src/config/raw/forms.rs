@@ -3,11 +3,14 @@
 //! variant that did not match.
 
 use super::{
-    FunctionConfig, HostFabric, HostNetwork, OneOrMany, ProtectionConfig, ProtectionOptions, RuntimesConfig, RuntimesRange,
-    TlsConfig, TlsFiles, UdpFabric, Word,
+    FunctionConfig, HostFabric, HostNetwork, OneOrMany, ProtectionConfig, ProtectionOptions,
+    RuntimesConfig, RuntimesRange, TlsConfig, TlsFiles, UdpFabric, Word,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::{self, Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
+use serde::de::{
+    self, Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor,
+    value::MapAccessDeserializer,
+};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
@@ -169,7 +172,9 @@ impl RuntimesConfig {
     /// As `count`, `min`, `max`.
     pub fn range(&self) -> RuntimesRange {
         match *self {
-            RuntimesConfig::Count(count) => RuntimesRange { count: Some(count), ..RuntimesRange::default() },
+            RuntimesConfig::Count(count) => {
+                RuntimesRange { count: Some(count), ..RuntimesRange::default() }
+            }
             RuntimesConfig::Range(range) => range,
         }
     }

@@ -38,22 +38,31 @@ pub(super) fn tls(config: &Etcd) -> Result<Option<Arc<ClientConfig>>, String> {
     let Some(ca) = &config.ca else { return Ok(None) };
     let wrong = |path: &Path, error: &dyn Display| format!("`{}`: {error}", path.display());
     let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>, String> {
-        let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+        let read: Result<Vec<_>, _> =
+            CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
         let read = read.map_err(|error| wrong(path, &error))?;
-        if read.is_empty() { Err(wrong(path, &"there is no certificate in it (PEM)")) } else { Ok(read) }
+        if read.is_empty() {
+            Err(wrong(path, &"there is no certificate in it (PEM)"))
+        } else {
+            Ok(read)
+        }
     };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca)? {
         roots.add(certificate).map_err(|error| wrong(ca, &error))?;
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots);
+    let builder =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
     let mut tls = match &config.certificate {
         Some((path, key_path)) => {
-            let key = PrivateKeyDer::from_pem_file(key_path).map_err(|error| wrong(key_path, &error))?;
-            builder.with_client_auth_cert(certificates(path)?, key).map_err(|error| wrong(path, &error))?
+            let key =
+                PrivateKeyDer::from_pem_file(key_path).map_err(|error| wrong(key_path, &error))?;
+            builder
+                .with_client_auth_cert(certificates(path)?, key)
+                .map_err(|error| wrong(path, &error))?
         }
         None => builder.with_no_client_auth(),
     };
@@ -66,7 +75,11 @@ pub(super) type Failure = Box<dyn Error + Send + Sync>;
 async fn connect(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> Result<Channel, Failure> {
     let channel = Channel::from_shared(endpoint.text.clone())?;
     if let Some(tls) = tls {
-        return Ok(channel_over(connect_tls(&endpoint.host, endpoint.port, tls.clone()).await?, channel).await?);
+        return Ok(channel_over(
+            connect_tls(&endpoint.host, endpoint.port, tls.clone()).await?,
+            channel,
+        )
+        .await?);
     }
     let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
     stream.set_nodelay(true)?;
@@ -87,7 +100,8 @@ pub(super) fn cause(failure: &Failure) -> String {
         None => cause.to_string(),
     };
     // A status with a source comes from the connection; one without is etcd's own answer.
-    let is_broken = failure.downcast_ref::<Status>().is_some_and(|status| status.source().is_some());
+    let is_broken =
+        failure.downcast_ref::<Status>().is_some_and(|status| status.source().is_some());
     let head = if is_broken { "it does not answer as etcd does: " } else { "" };
     head.chars().chain(text.chars()).filter(|c| !c.is_control()).take(200).collect()
 }
@@ -144,8 +158,13 @@ impl Client {
         result
     }
 
-    fn ask_member<T>(&mut self, call: impl AsyncFn(Channel) -> Result<T, Status>) -> Result<T, Trouble> {
-        let Some(endpoint) = self.config.endpoints.get(self.at) else { return Err(Trouble("etcd has no endpoints".to_owned())) };
+    fn ask_member<T>(
+        &mut self,
+        call: impl AsyncFn(Channel) -> Result<T, Status>,
+    ) -> Result<T, Trouble> {
+        let Some(endpoint) = self.config.endpoints.get(self.at) else {
+            return Err(Trouble("etcd has no endpoints".to_owned()));
+        };
         let wrong = |what: String| Trouble(format!("{}: {what}", endpoint.text));
         let patience = self.patience();
         let (kept, tls) = (self.channel.take(), self.tls.as_ref());
@@ -162,12 +181,19 @@ impl Client {
         };
         let answer = self.runtime.block_on(async { tokio::time::timeout(patience, answer).await });
         let late = || wrong(format!("no answer within {} ms", patience.as_millis()));
-        let (answer, channel) = answer.map_err(|_| late())?.map_err(|failure| wrong(cause(&failure)))?;
+        let (answer, channel) =
+            answer.map_err(|_| late())?.map_err(|failure| wrong(cause(&failure)))?;
         self.channel = Some(channel);
         Ok(answer)
     }
 
-    pub(super) fn range(&mut self, key: &str, end: Option<&str>, limit: usize, revision: i64) -> Result<RangeResponse, Trouble> {
+    pub(super) fn range(
+        &mut self,
+        key: &str,
+        end: Option<&str>,
+        limit: usize,
+        revision: i64,
+    ) -> Result<RangeResponse, Trouble> {
         let range_end = end.unwrap_or_default().into();
         let request = RangeRequest { key: key.into(), range_end, limit: limit as i64, revision };
         self.ask(async |channel| Ok(kv(channel).range(request.clone()).await?.into_inner()))
@@ -185,15 +211,22 @@ impl Client {
 
     pub(super) fn grant(&mut self, seconds: u64) -> Result<LeaseGrantResponse, Trouble> {
         let request = LeaseGrantRequest { ttl: seconds as i64 };
-        let granted = self.ask(async |channel| Ok(LeaseClient::new(channel).lease_grant(request).await?.into_inner()))?;
-        if granted.id == 0 || granted.ttl <= 0 { Err(Trouble("etcd has granted no lease".to_owned())) } else { Ok(granted) }
+        let granted = self.ask(async |channel| {
+            Ok(LeaseClient::new(channel).lease_grant(request).await?.into_inner())
+        })?;
+        if granted.id == 0 || granted.ttl <= 0 {
+            Err(Trouble("etcd has granted no lease".to_owned()))
+        } else {
+            Ok(granted)
+        }
     }
 
     /// Renews a lease: its remaining time, seconds; 0 if it does not exist any more.
     pub(super) fn renew(&mut self, lease: i64) -> Result<i64, Trouble> {
         let request = LeaseKeepAliveRequest { id: lease };
         self.ask(async |channel| {
-            let answers = LeaseClient::new(channel).lease_keep_alive(tokio_stream::once(request)).await?;
+            let answers =
+                LeaseClient::new(channel).lease_keep_alive(tokio_stream::once(request)).await?;
             let answer = answers.into_inner().message().await?;
             Ok(answer.ok_or_else(|| Status::unavailable("it has not renewed the lease"))?.ttl)
         })
@@ -206,11 +239,22 @@ impl Client {
 }
 
 pub(super) fn put(key: &str, value: &[u8], lease: i64) -> RequestOp {
-    RequestOp { request: Some(Request::RequestPut(PutRequest { key: key.into(), value: value.into(), lease })) }
+    RequestOp {
+        request: Some(Request::RequestPut(PutRequest {
+            key: key.into(),
+            value: value.into(),
+            lease,
+        })),
+    }
 }
 
 pub(super) fn get(key: &str) -> RequestOp {
-    RequestOp { request: Some(Request::RequestRange(RangeRequest { key: key.into(), ..RangeRequest::default() })) }
+    RequestOp {
+        request: Some(Request::RequestRange(RangeRequest {
+            key: key.into(),
+            ..RangeRequest::default()
+        })),
+    }
 }
 
 pub(super) fn delete(key: &str, end: &str) -> RequestOp {
@@ -219,7 +263,12 @@ pub(super) fn delete(key: &str, end: &str) -> RequestOp {
 }
 
 fn compare(key: &str, target: CompareTarget, value: TargetUnion) -> Compare {
-    Compare { result: CompareResult::Equal.into(), target: target.into(), key: key.into(), target_union: Some(value) }
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: target.into(),
+        key: key.into(),
+        target_union: Some(value),
+    }
 }
 
 /// Compares the revision that made a key (0: there is no such key), or changed it last.

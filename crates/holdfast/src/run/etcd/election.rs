@@ -69,12 +69,18 @@ impl Candidacy {
     ///
     /// # Errors
     /// If a file has no valid certificate or key; the system's error.
-    pub(in crate::run) fn begin(config: Etcd, host: &str, life_of_box: u64) -> Result<Candidacy, Trouble> {
+    pub(in crate::run) fn begin(
+        config: Etcd,
+        host: &str,
+        life_of_box: u64,
+    ) -> Result<Candidacy, Trouble> {
         let system = |error: io::Error| Trouble(error.to_string());
         let tls = tls(&config).map_err(Trouble)?;
         let contact = Arc::new(Contact::new().map_err(system)?);
         let config = Arc::new(config);
-        let client = |number| Client::new(number, config.clone(), tls.clone(), contact.clone()).map_err(system);
+        let client = |number| {
+            Client::new(number, config.clone(), tls.clone(), contact.clone()).map_err(system)
+        };
         let (sender, news) = channel();
         let (going, stop) = channel();
         let lease = Arc::new(AtomicI64::new(0));
@@ -101,7 +107,9 @@ impl Candidacy {
     pub(in crate::run) fn want(&self, period: Duration, is_modest: bool) {
         self.contact.is_modest.store(is_modest, Ordering::Relaxed);
         let was_wanted = self.contact.is_wanted();
-        self.contact.wanted_until.store(boot_time().saturating_add(nanoseconds(period)), Ordering::Relaxed);
+        self.contact
+            .wanted_until
+            .store(boot_time().saturating_add(nanoseconds(period)), Ordering::Relaxed);
         if !was_wanted {
             // The thread has not reached its next look yet.
             let _ = self.going.send(());
@@ -174,7 +182,8 @@ impl Campaign {
 
     /// Becomes the leader if there is none.
     fn try_to_lead(&mut self) -> Result<Option<Won>, Trouble> {
-        let (leader_key, incarnation_key) = (self.client.key("leader"), self.client.key("incarnation"));
+        let (leader_key, incarnation_key) =
+            (self.client.key("leader"), self.client.key("incarnation"));
         let mut seen = self.look()?;
         if let Some((leader, lease)) = leader_of(&seen)
             && leader.is_some_and(|leader| leader.life_of_box == self.me.life_of_box)
@@ -190,10 +199,12 @@ impl Campaign {
             let is_readable = leader.is_some();
             self.client.contact.words().leader = leader;
             return match lease {
-                0 => Err(Trouble(format!("{leader_key} hangs on no lease, so no coordinator has put it there: delete it"))),
-                _ if !is_readable => {
-                    Err(Trouble(format!("{leader_key} is not of this version: another program uses this prefix")))
-                }
+                0 => Err(Trouble(format!(
+                    "{leader_key} hangs on no lease, so no coordinator has put it there: delete it"
+                ))),
+                _ if !is_readable => Err(Trouble(format!(
+                    "{leader_key} is not of this version: another program uses this prefix"
+                ))),
                 _ => Ok(None),
             };
         }
@@ -202,15 +213,20 @@ impl Campaign {
         let vacant = now.saturating_sub(*self.vacant_since.get_or_insert(now));
         let contact = &self.client.contact;
         let others_first = nanoseconds(MODESTY * look_interval(&self.client.config));
-        if !contact.is_wanted() || contact.is_modest.load(Ordering::Relaxed) && vacant < others_first {
+        if !contact.is_wanted()
+            || contact.is_modest.load(Ordering::Relaxed) && vacant < others_first
+        {
             return Ok(None);
         }
         let (highest, changed) = match seen.found(1) {
             None => (0, 0),
             Some(found) => {
                 let text = std::str::from_utf8(&found.value).ok();
-                let number = text.and_then(|text| text.parse::<u32>().ok()).filter(|number| *number < u32::MAX);
-                let wrong = || Trouble(format!("{incarnation_key} is no number of a coordinator's life"));
+                let number = text
+                    .and_then(|text| text.parse::<u32>().ok())
+                    .filter(|number| *number < u32::MAX);
+                let wrong =
+                    || Trouble(format!("{incarnation_key} is no number of a coordinator's life"));
                 (number.ok_or_else(wrong)?, found.mod_revision)
             }
         };
@@ -235,7 +251,11 @@ impl Campaign {
                 // This candidate may be the first of several incarnations, and leads from
                 // the first second on.
                 self.hold(granted.id, asked_at, lease);
-                Ok(Some(Won { revision: answer.header.unwrap_or_default().revision, lease: granted.id, granted: lease }))
+                Ok(Some(Won {
+                    revision: answer.header.unwrap_or_default().revision,
+                    lease: granted.id,
+                    granted: lease,
+                }))
             }
             // An unknown outcome: without the lease it does not lead.
             result => {
@@ -294,7 +314,11 @@ fn keep_lease(mut client: Client, lease: i64, granted: Duration) {
                 let until = asked_at + nanoseconds(left.saturating_sub(margin(left)));
                 // A lead that was ended meanwhile stays ended.
                 let lengthen = |now: u64| (now != 0).then_some(until.max(now));
-                let _ = contact.leads_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lengthen);
+                let _ = contact.leads_until.fetch_update(
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                    lengthen,
+                );
                 std::thread::sleep(pause);
             }
             Ok(_) => return contact.end("its lease at etcd has ended"),
@@ -302,5 +326,7 @@ fn keep_lease(mut client: Client, lease: i64, granted: Duration) {
         }
     }
     let silence = contact.silence().as_millis();
-    contact.end(&format!("etcd has not renewed its lease in time, and answered last {silence} ms ago"));
+    contact.end(&format!(
+        "etcd has not renewed its lease in time, and answered last {silence} ms ago"
+    ));
 }

@@ -64,10 +64,21 @@ impl EtcdStore {
         place(incarnation, 0)
     }
 
-    pub(super) fn new(contact: Arc<Contact>, incarnation: u32, revision: i64) -> (EtcdStore, Writer) {
+    pub(super) fn new(
+        contact: Arc<Contact>,
+        incarnation: u32,
+        revision: i64,
+    ) -> (EtcdStore, Writer) {
         let (sender, batches) = channel();
         let kept = Arc::new(AtomicU64::new(0));
-        let writer = Writer { contact: contact.clone(), batches, kept: kept.clone(), incarnation, revision, position: 0 };
+        let writer = Writer {
+            contact: contact.clone(),
+            batches,
+            kept: kept.clone(),
+            incarnation,
+            revision,
+            position: 0,
+        };
         (EtcdStore { contact, batches: sender, given: 0, kept }, writer)
     }
 }
@@ -113,7 +124,9 @@ pub(super) fn steps(records: &[Record], incarnation: u32, position: &mut u64) ->
         let first = place(incarnation, *position + 1);
         for at in 0..count {
             let part = record.bytes.chunks(PART).nth(at).unwrap_or_default();
-            if !step.values.is_empty() && (bytes + part.len() > MAX_BYTES || step.values.len() == MAX_OPERATIONS) {
+            if !step.values.is_empty()
+                && (bytes + part.len() > MAX_BYTES || step.values.len() == MAX_OPERATIONS)
+            {
                 steps.push(core::mem::take(&mut step));
                 bytes = 0;
             }
@@ -140,7 +153,8 @@ impl Writer {
             let before = self.position;
             let mut last = place(self.incarnation, before);
             for step in steps(&records, self.incarnation, &mut self.position) {
-                let next = step.values.last().map_or_else(|| last.clone(), |(place, _)| place.clone());
+                let next =
+                    step.values.last().map_or_else(|| last.clone(), |(place, _)| place.clone());
                 loop {
                     if !self.contact.leads() {
                         return;
@@ -162,13 +176,23 @@ impl Writer {
 }
 
 /// Writes a step. False if etcd refused it.
-pub(super) fn write(client: &mut Client, revision: i64, step: &Step, last: &str, next: &str) -> Result<bool, Trouble> {
+pub(super) fn write(
+    client: &mut Client,
+    revision: i64,
+    step: &Step,
+    last: &str,
+    next: &str,
+) -> Result<bool, Trouble> {
     let (leader, written) = (client.key("leader"), client.key("written"));
     let mut success: Vec<RequestOp> = Vec::new();
     if let Some(first) = &step.replaces {
         success.push(delete(&client.key("log/"), &client.key(&format!("log/{first}"))));
     }
-    success.extend(step.values.iter().map(|(place, value)| put(&client.key(&format!("log/{place}")), value, 0)));
+    success.extend(
+        step.values
+            .iter()
+            .map(|(place, value)| put(&client.key(&format!("log/{place}")), value, 0)),
+    );
     success.push(put(&written, next.as_bytes(), 0));
     let compare = vec![made_by(&leader, revision), is_value(&written, last)];
     let answer = client.transaction(compare, success, vec![get(&leader), get(&written)])?;
@@ -185,7 +209,8 @@ pub(super) fn read(client: &mut Client) -> Result<Result<Vec<Vec<u8>>, String>, 
     loop {
         let mut answer = client.range(&from, Some(&end), PAGE, revision)?;
         // All pages show one revision.
-        revision = if revision == 0 { answer.header.unwrap_or_default().revision } else { revision };
+        revision =
+            if revision == 0 { answer.header.unwrap_or_default().revision } else { revision };
         let last = answer.kvs.last().map(|last| String::from_utf8_lossy(&last.key).into_owned());
         values.append(&mut answer.kvs);
         match last {
@@ -205,7 +230,11 @@ pub(super) fn decode(prefix: &str, values: &[KeyValue]) -> Result<Vec<Vec<u8>>, 
         let place = value.key.strip_prefix(prefix.as_bytes()).ok_or_else(wrong)?;
         let (incarnation, position) = place.split_at_checked(10).ok_or_else(wrong)?;
         let is_number = |digits: &[u8]| digits.iter().all(u8::is_ascii_digit);
-        if !is_number(incarnation) || position.len() != 13 || position[0] != b'-' || !is_number(&position[1..]) {
+        if !is_number(incarnation)
+            || position.len() != 13
+            || position[0] != b'-'
+            || !is_number(&position[1..])
+        {
             return Err(wrong());
         }
         if incarnation != writer {

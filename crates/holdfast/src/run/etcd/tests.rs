@@ -10,7 +10,9 @@ use holdfast_lab::etcd::{Certificates, Etcd as Server};
 use holdfast_lab::{Interrupt, until};
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Record};
+use holdfast_node::coordinator::{
+    ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Record,
+};
 use holdfast_protection::Peer;
 use proptest::prelude::*;
 use rustix::process::Signal;
@@ -39,9 +41,16 @@ fn wait<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> 
 
 fn config(endpoint: &str, lease: Duration) -> Etcd {
     let port = endpoint.rsplit(':').next().unwrap().parse().unwrap();
-    let endpoint = crate::config::Endpoint { text: endpoint.to_owned(), host: "127.0.0.1".to_owned(), port };
+    let endpoint =
+        crate::config::Endpoint { text: endpoint.to_owned(), host: "127.0.0.1".to_owned(), port };
     let lease_ms = lease.as_millis() as u64;
-    Etcd { endpoints: vec![endpoint], prefix: "/holdfast/test".to_owned(), ca: None, certificate: None, lease_ms }
+    Etcd {
+        endpoints: vec![endpoint],
+        prefix: "/holdfast/test".to_owned(),
+        ca: None,
+        certificate: None,
+        lease_ms,
+    }
 }
 
 /// A candidate that is always wanted.
@@ -114,7 +123,8 @@ fn what_is_kept_is_there_for_the_next_leader() {
     all.extend([record(200, 0, false), record(201, 2 << 20, false), record(202, 1, false)]);
     keep(&mut leadership.store, all[..3].to_vec());
     keep(&mut leadership.store, all[3..].to_vec());
-    let bytes = |records: &[Record]| records.iter().map(|record| record.bytes.clone()).collect::<Vec<_>>();
+    let bytes =
+        |records: &[Record]| records.iter().map(|record| record.bytes.clone()).collect::<Vec<_>>();
     assert!(world.log() == bytes(&all));
     drop((leadership, first));
 
@@ -153,7 +163,10 @@ fn a_leader_that_is_none_any_more_cannot_write() {
     // The old leader's request comes late.
     let mut position = 1;
     let step = &log::steps(&[record(1, 10, false)], 1, &mut position)[0];
-    assert_eq!(log::write(&mut client, found.create_revision, step, &log::place(1, 1), &log::place(1, 2)), Ok(false));
+    assert_eq!(
+        log::write(&mut client, found.create_revision, step, &log::place(1, 1), &log::place(1, 2)),
+        Ok(false)
+    );
     assert_eq!(world.log().len(), 1);
 }
 
@@ -208,7 +221,13 @@ fn lead_until_killed(endpoint: &str) {
         keep(&mut leadership.store, coordinator.poll_log());
         coordinator.logged();
     }
-    writeln!(std::io::stderr(), "kept {} {:?}", coordinator.view(), coordinator.status().collect::<Vec<_>>()).unwrap();
+    writeln!(
+        std::io::stderr(),
+        "kept {} {:?}",
+        coordinator.view(),
+        coordinator.status().collect::<Vec<_>>()
+    )
+    .unwrap();
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
@@ -222,7 +241,11 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
     }
     let world = World::new(LEASE);
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "run::etcd::tests::after_kill_9_the_other_candidate_remembers_the_same", "--nocapture"])
+        .args([
+            "--exact",
+            "run::etcd::tests::after_kill_9_the_other_candidate_remembers_the_same",
+            "--nocapture",
+        ])
         .env(WORLD_OF_CHILD, world.server.endpoint())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -232,7 +255,9 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     let kept = lines.find(|line| line.starts_with("kept ")).expect("it says what it has kept");
     let other = world.candidate(2);
-    wait("the candidate sees the leader", PATIENCE, || other.contact().leader().filter(|leader| leader.pid == child.id()));
+    wait("the candidate sees the leader", PATIENCE, || {
+        other.contact().leader().filter(|leader| leader.pid == child.id())
+    });
     let killed = Instant::now();
     child.kill().unwrap();
     child.wait().unwrap();
@@ -242,9 +267,11 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
     assert!(killed.elapsed() < limit, "it took {:?}", killed.elapsed());
     assert_eq!(leadership.incarnation, 2);
     let records = leadership.records.unwrap();
-    let restored = Coordinator::restore(coordinator_config(2), 9, records.iter().map(Vec::as_slice)).unwrap();
+    let restored =
+        Coordinator::restore(coordinator_config(2), 9, records.iter().map(Vec::as_slice)).unwrap();
     // A life begins with a view of its own.
-    let remembered = format!("kept {} {:?}", restored.view() - 1, restored.status().collect::<Vec<_>>());
+    let remembered =
+        format!("kept {} {:?}", restored.view() - 1, restored.status().collect::<Vec<_>>());
     assert_eq!(remembered, kept);
 }
 
@@ -275,14 +302,18 @@ fn who_is_not_wanted_is_not_elected() {
     let seen = wait("it knows who leads", PATIENCE, || unwanted.contact().leader());
     assert_eq!((seen.host.as_str(), seen.incarnation), ("here", 1));
     drop((leadership, leader));
-    wait("it knows that nobody leads", PATIENCE, || unwanted.contact().leader().is_none().then_some(()));
+    wait("it knows that nobody leads", PATIENCE, || {
+        unwanted.contact().leader().is_none().then_some(())
+    });
     // The wanted candidate is not asked to stand back.
     let next = world.candidate(3);
     let leadership = elected(&next);
     assert_eq!((leadership.incarnation, unwanted.poll().is_some()), (2, false));
     unwanted.want(Duration::from_nanos(1), false);
     drop((leadership, next));
-    wait("it knows that nobody leads", PATIENCE, || unwanted.contact().leader().is_none().then_some(()));
+    wait("it knows that nobody leads", PATIENCE, || {
+        unwanted.contact().leader().is_none().then_some(())
+    });
     assert!(unwanted.poll().is_none() && !unwanted.contact().leads());
     unwanted.want(Duration::MAX, false);
     assert_eq!(elected(&unwanted).incarnation, 3);
@@ -323,7 +354,10 @@ fn without_etcd_nobody_leads() {
     world.server.signal(Signal::STOP).unwrap();
     // The renewal was requested before now, and lasts until then at the server.
     let until = first.contact().leads_until.load(Ordering::Relaxed);
-    assert!(until <= boot_time() + nanoseconds(LEASE * 9 / 10), "it leads longer than its lease lasts");
+    assert!(
+        until <= boot_time() + nanoseconds(LEASE * 9 / 10),
+        "it leads longer than its lease lasts"
+    );
     wait("it leads no more", PATIENCE, || (!first.contact().leads()).then_some(()));
     assert!(leadership.store.is_kept().is_err());
     let why = first.contact().why();
@@ -337,7 +371,10 @@ fn without_etcd_nobody_leads() {
     world.server.start_again(&Interrupt::default()).unwrap();
     let third = world.candidate(3);
     let leadership = elected(&third);
-    assert_eq!((leadership.incarnation, leadership.records), (3, Ok(vec![record(0, 9, true).bytes])));
+    assert_eq!(
+        (leadership.incarnation, leadership.records),
+        (3, Ok(vec![record(0, 9, true).bytes]))
+    );
 }
 
 /// Another program writes below the prefix: a leader without a lease, an invalid number,
@@ -350,7 +387,9 @@ fn what_others_have_written_is_named_and_waited_out() {
     let candidate = world.candidate(1);
     let trouble = |part: &str| {
         let has = |trouble: String| trouble.contains(part).then_some(trouble);
-        wait(&format!("it complains: {part}"), PATIENCE, || candidate.contact().current_trouble().and_then(has))
+        wait(&format!("it complains: {part}"), PATIENCE, || {
+            candidate.contact().current_trouble().and_then(has)
+        })
     };
     let said = trouble("delete it");
     assert!(said.contains("/holdfast/test/leader"), "{said}");
@@ -370,7 +409,11 @@ fn what_others_have_written_is_named_and_waited_out() {
 /// Makes an authority, and certificates for a server and a client, with Debian's openssl.
 fn certificates(home: &Path) -> (Certificates, Certificates) {
     let openssl = |line: &str| {
-        let output = Command::new("openssl").args(line.split(' ')).current_dir(home).output().expect("openssl is there");
+        let output = Command::new("openssl")
+            .args(line.split(' '))
+            .current_dir(home)
+            .output()
+            .expect("openssl is there");
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     };
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
@@ -410,12 +453,18 @@ fn with_tls_both_sides_show_who_they_are() {
     let nameless = trouble(&Etcd { certificate: None, ..config.clone() });
     let misled = trouble(&Etcd { ca: Some(stranger.ca), ..config.clone() });
     assert!(misled.contains("certificate"), "{misled}");
-    assert!(nameless.contains(&server.endpoint()) && nameless.to_lowercase().contains("certificate"), "{nameless}");
+    assert!(
+        nameless.contains(&server.endpoint()) && nameless.to_lowercase().contains("certificate"),
+        "{nameless}"
+    );
     // Files that hold no certificate or key.
     let begin = |config: Etcd| Candidacy::begin(config, "here", 3).map(drop).unwrap_err().0;
     let missing = begin(Etcd { ca: Some(home.path().join("none.pem")), ..config.clone() });
     assert!(missing.contains("none.pem"), "{missing}");
-    let no_key = begin(Etcd { certificate: Some((client.certificate.clone(), client.certificate)), ..config });
+    let no_key = begin(Etcd {
+        certificate: Some((client.certificate.clone(), client.certificate)),
+        ..config
+    });
     assert!(no_key.contains("client.pem"), "{no_key}");
     drop(leadership);
 }
@@ -437,7 +486,10 @@ fn a_record_that_is_not_whole_was_never_kept() {
         value(&log::place(2, 1), b"\x01d"),
         value(&log::place(2, 2), b"\x00lost too"),
     ];
-    assert_eq!(log::decode("/p/log/", &values), Ok(vec![b"a".to_vec(), b"bc".to_vec(), b"d".to_vec()]));
+    assert_eq!(
+        log::decode("/p/log/", &values),
+        Ok(vec![b"a".to_vec(), b"bc".to_vec(), b"d".to_vec()])
+    );
 }
 
 /// Passes two connections on, one after the other; between them the first is to be cut.
@@ -456,7 +508,8 @@ impl Cut {
             for near in listener.incoming().take(2) {
                 let pair = [near.unwrap(), TcpStream::connect(&address).unwrap()];
                 for (from, to) in [(0, 1), (1, 0)] {
-                    let (mut from, mut to) = (pair[from].try_clone().unwrap(), pair[to].try_clone().unwrap());
+                    let (mut from, mut to) =
+                        (pair[from].try_clone().unwrap(), pair[to].try_clone().unwrap());
                     std::thread::spawn(move || std::io::copy(&mut from, &mut to));
                 }
                 sender.send(pair).unwrap();
@@ -492,7 +545,10 @@ fn after_an_error_the_next_member_is_asked() {
     let endpoints = vec![away, world.config.endpoints[0].clone()];
     let mut client = client(Etcd { endpoints, lease_ms: 60_000, ..world.config.clone() });
     let trouble = client.range("/", None, 1, 0).unwrap_err();
-    assert!(trouble.0.starts_with("http://127.0.0.1:1: ") && trouble.0.contains("refused"), "{trouble}");
+    assert!(
+        trouble.0.starts_with("http://127.0.0.1:1: ") && trouble.0.contains("refused"),
+        "{trouble}"
+    );
     client.range("/", None, 1, 0).unwrap();
     client.range("/", None, 1, 0).unwrap();
     assert_eq!(client.contact.current_trouble(), None);
@@ -524,7 +580,12 @@ fn ask_one_that_sends(bytes: &[u8]) -> Result<RangeResponse, Trouble> {
 /// for it no longer than the time-out of one member.
 #[test]
 fn what_is_no_etcd_is_named() {
-    for bytes in [&b""[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[0; 100]] {
+    for bytes in [
+        &b""[..],
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        &[0; 100],
+    ] {
         let trouble = ask_one_that_sends(bytes).unwrap_err();
         assert!(trouble.0.starts_with("http://127.0.0.1:"), "{trouble}");
         assert!(trouble.0.contains("it does not answer as etcd does: "), "{trouble}");

@@ -1,6 +1,8 @@
-//! What is replaced in the example, by what, and all that is said about it: the messages are compared whole, because they are what an operator sees.
+//! What is replaced in the example, by what, and all that is said about it: the messages
+//! are compared whole, because they are what an operator sees.
 
-/// Mistakes anywhere but in protections, which have a [list](super::protections) of their own.
+/// Mistakes anywhere but in protections, which have a [list](super::protections) of their
+/// own.
 pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",

@@ -48,32 +48,51 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     let plan = config::read("edge.yaml", EXAMPLE).unwrap_or_else(|mistake| panic!("{mistake}"));
     assert_eq!(plan.cluster, "edge");
     assert_eq!((plan.limits.flows, plan.limits.half_open_per_source), (65_536, 6_553));
-    let ports: Vec<(&str, &str)> = plan.ports.iter().map(|port| (port.name.as_str(), port.device.as_str())).collect();
+    let ports: Vec<(&str, &str)> =
+        plan.ports.iter().map(|port| (port.name.as_str(), port.device.as_str())).collect();
     assert_eq!(ports, [("inside", "veth-in"), ("outside", "veth-out")]);
     assert_eq!(plan.ports[1].addresses, [("198.51.100.1".parse().unwrap(), 24)]);
     let [default] = plan.routes.as_slice() else { panic!("{:?}", plan.routes) };
     assert_eq!((default.prefix.to_string().as_str(), default.port), ("0.0.0.0/0", 1));
     assert_eq!(default.gateway, Some("198.51.100.254".parse().unwrap()));
-    let rules: Vec<(String, u16)> = plan.rules.iter().map(|rule| (rule.selector.to_string(), rule.chain)).collect();
-    assert_eq!(rules, [("tcp from 10.0.0.0/24 to any".into(), 1), ("any from any to any".into(), 0)]);
+    let rules: Vec<(String, u16)> =
+        plan.rules.iter().map(|rule| (rule.selector.to_string(), rule.chain)).collect();
+    assert_eq!(
+        rules,
+        [("tcp from 10.0.0.0/24 to any".into(), 1), ("any from any to any".into(), 0)]
+    );
     assert_eq!(plan.runtimes(), 2);
-    assert_eq!(plan.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/31"]);
+    assert_eq!(
+        plan.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["198.51.100.4/31"]
+    );
 
-    let functions: Vec<(&str, Vec<&str>)> =
-        plan.chains.iter().map(|chain| (chain.name.as_str(), chain.functions.iter().map(|f| f.name()).collect())).collect();
+    let functions: Vec<(&str, Vec<&str>)> = plan
+        .chains
+        .iter()
+        .map(|chain| (chain.name.as_str(), chain.functions.iter().map(|f| f.name()).collect()))
+        .collect();
     assert_eq!(functions, [("rest", vec!["forward"]), ("web", vec!["firewall", "nat"])]);
     assert!(plan.chains.iter().all(|chain| *chain.bind().layout() == chain.layout));
-    let pools: Vec<(u8, &str, u32)> = plan.pools.iter().map(|pool| (pool.id.function, pool.field, pool.size)).collect();
+    let pools: Vec<(u8, &str, u32)> =
+        plan.pools.iter().map(|pool| (pool.id.function, pool.field, pool.size)).collect();
     assert_eq!((pools, plan.partitioned_pools().len()), (vec![(1, "ports", 2 * 64_512)], 1));
 }
 
-/// A chain and the box share a port's own address, as masquerading does, in a pool or a static mapping.
+/// A chain and the box share a port's own address, as masquerading does, in a pool or a
+/// static mapping.
 #[test]
 fn a_pool_may_be_a_ports_own_address() {
-    for nat in ["pool: [ 198.51.100.1 ]", "pool: [ 198.51.100.1 ], publish: [ \"tcp 198.51.100.1:22 -> 10.0.0.9:22\" ]"] {
+    for nat in [
+        "pool: [ 198.51.100.1 ]",
+        "pool: [ 198.51.100.1 ], publish: [ \"tcp 198.51.100.1:22 -> 10.0.0.9:22\" ]",
+    ] {
         let text = EXAMPLE.replace("pool: [ 198.51.100.4/31 ]", nat);
         let plan = config::read("edge.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
-        assert_eq!(plan.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.1/32"]);
+        assert_eq!(
+            plan.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["198.51.100.1/32"]
+        );
     }
 }
 
@@ -96,23 +115,33 @@ fn routers_may_be_link_local_or_outside_of_all_networks() {
         let text = |ip: std::net::IpAddr| ip.to_string();
         plan.routes
             .iter()
-            .map(|route| (route.prefix.to_string(), route.gateway.map_or(String::new(), text), route.port))
+            .map(|route| {
+                (route.prefix.to_string(), route.gateway.map_or(String::new(), text), route.port)
+            })
             .collect()
     };
     let route = |to: &str, via: &str, port: u8| (to.to_owned(), via.to_owned(), port);
     let gateways = edited("gateway: 198.51.100.254", "gateway: [ 198.51.100.254, \"fe80::1\" ]");
-    assert_eq!(routers(&gateways), [route("0.0.0.0/0", "198.51.100.254", 1), route("::/0", "fe80::1", 1)]);
+    assert_eq!(
+        routers(&gateways),
+        [route("0.0.0.0/0", "198.51.100.254", 1), route("::/0", "fe80::1", 1)]
+    );
     let beside = "routes:\n  - { to: 192.0.2.0/24, via: 172.16.0.1, on: outside }\n  - { to: \"2001:db8::/32\", via: \"fe80::1\", on: inside }\nchains:\n";
     assert_eq!(
         routers(&edited("chains:\n", beside))[1..],
         [route("192.0.2.0/24", "172.16.0.1", 1), route("2001:db8::/32", "fe80::1", 0)]
     );
     // One that is watched, and the same address on another link.
-    let twice = gateways
-        .replace("\"fe80::1\" ]", "\"fe80::1\" ], bfd: [ { peer: \"fe80::1\" } ]")
-        .replace("chains:\n", "routes: [ { to: \"::/0\", via: \"fe80::1\", on: inside } ]\nchains:\n");
+    let twice =
+        gateways.replace("\"fe80::1\" ]", "\"fe80::1\" ], bfd: [ { peer: \"fe80::1\" } ]").replace(
+            "chains:\n",
+            "routes: [ { to: \"::/0\", via: \"fe80::1\", on: inside } ]\nchains:\n",
+        );
     assert_eq!(routers(&twice)[1..], [route("::/0", "fe80::1", 1), route("::/0", "fe80::1", 0)]);
-    assert!(said(&twice.replace("on: inside", "on: outside")).contains("there is a default route or gateway already to ::/0\n"));
+    assert!(
+        said(&twice.replace("on: inside", "on: outside"))
+            .contains("there is a default route or gateway already to ::/0\n")
+    );
     // The box has one port.
     let single = "cluster: a\nports: { x: { device: e, address: 10.0.0.1/24 } }\nroutes: [ { to: \"::/0\", via: \"fe80::1\" } ]\nchains: { c: { functions: [ forward ] } }\nrules: [ { chain: c } ]\n";
     assert_eq!(routers(single), [route("::/0", "fe80::1", 0)]);
@@ -121,9 +150,17 @@ fn routers_may_be_link_local_or_outside_of_all_networks() {
         .replace("address: 198.51.100.1/24", "address: [ 198.51.100.1/24, \"fe80::1/64\" ]");
     assert_eq!(said(&own), "");
     let doubled = own.replacen("\"fe80::1/64\" ]", "\"fe80::1/64\", \"fe80::1/64\" ]", 1);
-    assert!(said(&doubled).contains("the box has the address fe80::1 already"), "{}", said(&doubled));
+    assert!(
+        said(&doubled).contains("the box has the address fe80::1 already"),
+        "{}",
+        said(&doubled)
+    );
     let itself = own.replace("gateway: 198.51.100.254", "gateway: \"fe80::1\"");
-    assert!(said(&itself).contains("fe80::1 is the box's own address, not another router's"), "{}", said(&itself));
+    assert!(
+        said(&itself).contains("fe80::1 is the box's own address, not another router's"),
+        "{}",
+        said(&itself)
+    );
 }
 
 #[test]
@@ -134,12 +171,18 @@ fn pools_and_services_answer_ping_where_somebody_asks_for_it() {
         edges[0].0.answers_ping.iter().map(ToString::to_string).collect()
     };
     assert_eq!(pinged(EXAMPLE), [] as [String; 0]);
-    let with = |list: &str| edited("    protection: nfvactor ", &format!("    answers_ping: {list}\n    protection: nfvactor "));
+    let with = |list: &str| {
+        edited(
+            "    protection: nfvactor ",
+            &format!("    answers_ping: {list}\n    protection: nfvactor "),
+        )
+    };
     assert_eq!(pinged(&with("198.51.100.4/31")), ["198.51.100.4/31"]);
     assert_eq!(pinged(&with("[ 198.51.100.5 ]")), ["198.51.100.5/32"]);
 }
 
-/// Sources are checked at every port that does not say otherwise, and `off` is a word, not a truth value.
+/// Sources are checked at every port that does not say otherwise, and `off` is a word,
+/// not a truth value.
 #[test]
 fn sources_are_checked_unless_a_port_says_otherwise() {
     use holdfast_node::edge::ReversePath::{Feasible, Off};
@@ -149,7 +192,10 @@ fn sources_are_checked_unless_a_port_says_otherwise() {
         edges[0].0.ports.iter().map(|port| port.reverse_path).collect()
     };
     assert_eq!(checks(EXAMPLE), [Feasible, Feasible]);
-    assert_eq!(checks(&edited("device: veth-out", "device: veth-out, reverse_path: off")), [Feasible, Off]);
+    assert_eq!(
+        checks(&edited("device: veth-out", "device: veth-out, reverse_path: off")),
+        [Feasible, Off]
+    );
 }
 
 #[test]
@@ -172,30 +218,54 @@ fn other_ways_to_say_the_same_are_understood() {
         ("protection: nfvactor ", "protection: { preset: nfvactor, release: auto } "),
         ("protection: nfvactor ", "protection: { flow: replica, release: auto } "),
         ("protection: nfvactor ", "protection: { preset: nfvactor, release: at-once } "),
-        ("protection: nfvactor ", "protection: { flow: replica, release: at-once, unsaved_packets: 5 } "),
-        ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
+        (
+            "protection: nfvactor ",
+            "protection: { flow: replica, release: at-once, unsaved_packets: 5 } ",
+        ),
+        (
+            "protection: nfvactor ",
+            "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } ",
+        ),
         ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
         ("protection: nfvactor ", "protection: { preset: nfvactor, shared: state-server } "),
         ("protection: nfvactor ", "protection: { preset: nfvactor, shared: partitioned } "),
         ("protection: nfvactor ", "protection: rescue "),
         ("protection: nfvactor ", "protection: { preset: rescue, shared: partitioned } "),
-        ("protection: nfvactor ", "protection: { preset: rescue, release: at-once, write_back_packets: 5, hold_s: 7 } "),
+        (
+            "protection: nfvactor ",
+            "protection: { preset: rescue, release: at-once, write_back_packets: 5, hold_s: 7 } ",
+        ),
         ("protection: nfvactor ", "protection: { flow: paged } "),
         ("protection: nfvactor ", "protection: { preset: rescue, resident_flows: 16 } "),
-        ("protection: nfvactor ", "protection: { flow: paged, release: at-once, resident_flows: 5000 } "),
+        (
+            "protection: nfvactor ",
+            "protection: { flow: paged, release: at-once, resident_flows: 5000 } ",
+        ),
         (
             "protection: nfvactor ",
             "protection: { flow: paged, shared: partitioned, release: at-once, rebuild: pages, write_back_ms: 5 } ",
         ),
         ("protection: nfvactor ", "protection: { flow: memory, shared: state-server, hold_s: 0 } "),
-        ("protection: nfvactor ", "protection: { preset: reinforce, level: local, shared: state-server, hold_s: 3600 } "),
+        (
+            "protection: nfvactor ",
+            "protection: { preset: reinforce, level: local, shared: state-server, hold_s: 3600 } ",
+        ),
         ("protection: none", "protection: { preset: none }"),
         ("protection: nfvactor ", "protection: nfactor "),
-        ("protection: nfvactor ", "protection: { preset: nfactor, release: at-once, snapshot_every: 25 } "),
-        ("protection: nfvactor ", "protection: { flow: snapshot, release: at-once, rebuild: snapshots, snapshot_every: 1 } "),
+        (
+            "protection: nfvactor ",
+            "protection: { preset: nfactor, release: at-once, snapshot_every: 25 } ",
+        ),
+        (
+            "protection: nfvactor ",
+            "protection: { flow: snapshot, release: at-once, rebuild: snapshots, snapshot_every: 1 } ",
+        ),
         ("- nat: { pool: [ 198.51.100.4/31 ] }", "- nat:\n          pool: [ 198.51.100.4/31 ]"),
         ("[ forward ]", "[ forward: {} ]"),
-        ("[ forward ], protection: none", "[ monitor ], protection: { preset: none, shared: state-server }"),
+        (
+            "[ forward ], protection: none",
+            "[ monitor ], protection: { preset: none, shared: state-server }",
+        ),
         ("gateway: 198.51.100.254", "gateway: [198.51.100.254], mtu: 1400"),
         ("gateway: 198.51.100.254", "gateway: 198.51.100.254, reverse_path: feasible"),
         ("device: veth-out", "device: \"afpacket:veth-out\""),
@@ -207,18 +277,24 @@ fn other_ways_to_say_the_same_are_understood() {
         assert_eq!(said(&edited(one, other)), "", "{other}");
     }
     for standby in ["local", "none"] {
-        let text =
-            format!("{}\nstate_server: {{ standby: {standby} }}\n", edited("protection: nfvactor ", "protection: rescue "));
+        let text = format!(
+            "{}\nstate_server: {{ standby: {standby} }}\n",
+            edited("protection: nfvactor ", "protection: rescue ")
+        );
         assert_eq!(said(&text), "", "{text}");
     }
 }
 
 #[test]
 fn a_mistake_in_what_an_anchor_names_is_shown_where_it_is_written() {
-    let text = EXAMPLE.replace("cluster: edge", "cluster: &net 10.0.0.1").replace("from: 10.0.0.0/24", "from: *net");
+    let text = EXAMPLE
+        .replace("cluster: edge", "cluster: &net 10.0.0.1")
+        .replace("from: 10.0.0.0/24", "from: *net");
     let plan = config::read("edge.yaml", &text);
     assert!(plan.is_ok(), "an alias is the text that it names");
-    let text = EXAMPLE.replace("cluster: edge", "cluster: &net nowhere").replace("from: 10.0.0.0/24", "from: *net");
+    let text = EXAMPLE
+        .replace("cluster: edge", "cluster: &net nowhere")
+        .replace("from: 10.0.0.0/24", "from: *net");
     let mistake = config::read("edge.yaml", &text).expect_err("this is no prefix");
     assert_eq!((mistake.line, mistake.text.as_str()), (1, "cluster: &net nowhere"));
 }
@@ -229,12 +305,18 @@ fn whole_files_that_are_none() {
     let cases = [
         ("", "edge.yaml: the file is empty"),
         ("# nothing", "edge.yaml: the file is empty"),
-        ("- a", "edge.yaml:1:1: keys with values are expected here, like `key: value`\n1 | - a\n  | ^"),
+        (
+            "- a",
+            "edge.yaml:1:1: keys with values are expected here, like `key: value`\n1 | - a\n  | ^",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(said(text), expected);
     }
-    assert!(said(&format!("{EXAMPLE}---\n{EXAMPLE}")).starts_with("edge.yaml:17:1: a second document begins here"));
+    assert!(
+        said(&format!("{EXAMPLE}---\n{EXAMPLE}"))
+            .starts_with("edge.yaml:17:1: a second document begins here")
+    );
     assert!(said(&"[".repeat(200_000)).contains("limit"));
     assert!(!said(bomb).is_empty());
     assert!(said(&"#".repeat(holdfast_control::MAX_FILE + 1)).contains("longer than 4 MiB"));
@@ -277,7 +359,10 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
         "switches",
         "zones",
     ];
-    assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
+    assert_eq!(
+        properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(),
+        expected.into()
+    );
     let scaling = &schema["$defs"]["ScalingConfig"];
     assert_eq!(scaling["additionalProperties"], false);
     assert_eq!(scaling["properties"]["busy_percent"]["maximum"], 100);
@@ -299,8 +384,13 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
 #[test]
 fn no_two_modules_need_each_other() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config");
-    let word =
-        |text: &str| text.trim().split(|c: char| !c.is_ascii_lowercase() && c != '_').next().unwrap_or_default().to_owned();
+    let word = |text: &str| {
+        text.trim()
+            .split(|c: char| !c.is_ascii_lowercase() && c != '_')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
     let mut needs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for entry in std::fs::read_dir(directory).expect("the sources") {
         let path = entry.expect("a file").path();
@@ -308,14 +398,21 @@ fn no_two_modules_need_each_other() {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("a source");
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default().lines().filter(|line| !line.trim().starts_with("//"));
+        let code = text
+            .split("#[cfg(test)]")
+            .next()
+            .unwrap_or_default()
+            .lines()
+            .filter(|line| !line.trim().starts_with("//"));
         let code: Vec<&str> = code.collect();
         let named = code
             .join("\n")
             .split("super::")
             .skip(1)
             .flat_map(|rest| match rest.strip_prefix('{') {
-                Some(group) => group.split('}').next().unwrap_or_default().split(',').map(word).collect(),
+                Some(group) => {
+                    group.split('}').next().unwrap_or_default().split(',').map(word).collect()
+                }
                 None => vec![word(rest)],
             })
             .collect();
@@ -323,37 +420,56 @@ fn no_two_modules_need_each_other() {
     }
     assert!(needs.len() > 15 && needs["plan"].contains("chains"), "{needs:?}");
     // Modules that need no remaining one are removed, until only circles remain.
-    while let Some(free) =
-        needs.iter().find(|(_, of)| of.iter().all(|one| !needs.contains_key(one))).map(|(name, _)| name.clone())
+    while let Some(free) = needs
+        .iter()
+        .find(|(_, of)| of.iter().all(|one| !needs.contains_key(one)))
+        .map(|(name, _)| name.clone())
     {
         needs.remove(&free);
     }
     assert!(needs.is_empty(), "a circle: {needs:?}");
 }
 
-/// The table of kinds has a row for each key that may be written, and none for another one.
+/// The table of kinds has a row for each key that may be written, and none for another
+/// one.
 #[test]
 fn every_key_of_the_schema_has_a_row_in_the_table() {
     let schema = config::schema();
     let functions = holdfast_functions::catalog::names();
     let mut written: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut take = |name: &str, definition: &serde_json::Value| {
-        let keys = definition["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone());
+        let keys =
+            definition["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone());
         // A function's keys have names of their own behind the function's.
         written.entry(name.rsplit('.').next().unwrap_or(name).to_owned()).or_default().extend(keys);
     };
     take("Config", &schema);
-    schema["$defs"].as_object().expect("definitions").iter().for_each(|(name, definition)| take(name, definition));
+    schema["$defs"]
+        .as_object()
+        .expect("definitions")
+        .iter()
+        .for_each(|(name, definition)| take(name, definition));
     written.retain(|_, keys| !keys.is_empty());
-    let rows = config::KEYS.iter().chain(config::FUNCTION_KEYS).filter(|(_, keys)| !keys.is_empty());
-    let rows: BTreeMap<String, BTreeSet<String>> =
-        rows.map(|(name, keys)| ((*name).to_owned(), keys.iter().map(|(key, _)| (*key).to_owned()).collect())).collect();
+    let rows =
+        config::KEYS.iter().chain(config::FUNCTION_KEYS).filter(|(_, keys)| !keys.is_empty());
+    let rows: BTreeMap<String, BTreeSet<String>> = rows
+        .map(|(name, keys)| {
+            ((*name).to_owned(), keys.iter().map(|(key, _)| (*key).to_owned()).collect())
+        })
+        .collect();
     assert_eq!(rows, written);
-    assert!(functions.iter().all(|name| config::FUNCTION_KEYS.iter().any(|(known, _)| known == name)), "{functions:?}");
+    assert!(
+        functions.iter().all(|name| config::FUNCTION_KEYS.iter().any(|(known, _)| known == name)),
+        "{functions:?}"
+    );
     let all = config::KEYS.iter().chain(config::FUNCTION_KEYS).flat_map(|(_, keys)| keys.iter());
-    assert!(all.clone().count() > 100 && all.clone().all(|(key, row)| !key.is_empty() && !row.flows.is_empty()));
+    assert!(
+        all.clone().count() > 100
+            && all.clone().all(|(key, row)| !key.is_empty() && !row.flows.is_empty())
+    );
     // The keys that a running box can change today.
-    let live: Vec<&str> = all.filter(|(_, row)| row.kind == config::Kind::Live).map(|(key, _)| *key).collect();
+    let live: Vec<&str> =
+        all.filter(|(_, row)| row.kind == config::Kind::Live).map(|(key, _)| *key).collect();
     assert_eq!(live, ["rules", "on", "from", "to", "proto", "ports", "chain"]);
 }
 

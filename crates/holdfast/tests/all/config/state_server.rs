@@ -5,7 +5,10 @@ use holdfast::config;
 
 /// With a state server.
 fn served(settings: &str) -> String {
-    format!("{}\nstate_server: {{ {settings} }}\n", edited("protection: nfvactor ", "protection: rescue "))
+    format!(
+        "{}\nstate_server: {{ {settings} }}\n",
+        edited("protection: nfvactor ", "protection: rescue ")
+    )
 }
 
 #[test]
@@ -21,7 +24,10 @@ fn a_state_servers_messages_have_a_way() {
     }
     let wrong = [
         ("provider: shm", "only `transport: libfabric` has a provider: leave `provider` out"),
-        ("transport: shared-memory, provider: shm", "only `transport: libfabric` has a provider: leave `provider` out"),
+        (
+            "transport: shared-memory, provider: shm",
+            "only `transport: libfabric` has a provider: leave `provider` out",
+        ),
         (
             "transport: libfabric, provider: sockets",
             "libfabric's `sockets` crashes whoever is left when the other side ends: `tcp;ofi_rxm` does the same without that",
@@ -40,28 +46,36 @@ fn a_state_servers_messages_have_a_way() {
 
 #[test]
 fn several_divide_the_flows() {
-    for settings in ["servers: 1", "servers: 8, standby: none", "servers: 3, transport: shared-memory"] {
+    for settings in
+        ["servers: 1", "servers: 8, standby: none", "servers: 3, transport: shared-memory"]
+    {
         assert_eq!(said(&served(settings)), "", "{settings}");
     }
     for (settings, found) in [("servers: 0", 0), ("servers: 9", 9)] {
         let said = said(&served(settings));
-        assert!(said.contains(&format!("there can be 1 to 8 state servers, not {found}")), "{said}");
+        assert!(
+            said.contains(&format!("there can be 1 to 8 state servers, not {found}")),
+            "{said}"
+        );
         assert!(said.contains("state_server:"), "the line is shown: {said}");
     }
     let without_pages = |servers: u16| {
-        let chains = edited("protection: nfvactor ", "protection: { preset: nfvactor, shared: state-server } ");
+        let chains = edited(
+            "protection: nfvactor ",
+            "protection: { preset: nfvactor, shared: state-server } ",
+        );
         format!("{chains}\nstate_server: {{ servers: {servers} }}\n")
     };
     assert_eq!(said(&without_pages(1)), "");
     let said = said(&without_pages(2));
-    let expected =
-        "several state servers divide the flows among them whose home is there, and no chain has such (`protection: rescue`)";
+    let expected = "several state servers divide the flows among them whose home is there, and no chain has such (`protection: rescue`)";
     assert!(said.contains(expected) && said.contains("state_server:"), "{said}");
 }
 
 #[test]
 fn a_running_box_keeps_the_way() {
-    let read = |text: &str| config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+    let read =
+        |text: &str| config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
     let cases = [
         (
             "servers: 2",
@@ -81,9 +95,11 @@ fn a_running_box_keeps_the_way() {
     ];
     for (before, after, expected) in cases {
         let found = config::differences(&read(&served(before)), &read(&served(after)));
-        let found: Vec<&str> = found.iter().map(|difference| difference.mistake.message.as_str()).collect();
+        let found: Vec<&str> =
+            found.iter().map(|difference| difference.mistake.message.as_str()).collect();
         assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
     }
-    let same = ["transport: libfabric, provider: \"tcp;ofi_rxm\"", "transport: libfabric"].map(|way| read(&served(way)));
+    let same = ["transport: libfabric, provider: \"tcp;ofi_rxm\"", "transport: libfabric"]
+        .map(|way| read(&served(way)));
     assert!(config::differences(&same[0], &same[1]).is_empty());
 }

@@ -5,9 +5,13 @@ use holdfast::config;
 
 /// Line and column of each warning, and what is said.
 fn warned(text: &str) -> Vec<String> {
-    let plan = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
+    let plan =
+        config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
     let warnings = plan.warnings();
-    warnings.iter().map(|warning| format!("{}:{}: {}", warning.line, warning.column, warning.message)).collect()
+    warnings
+        .iter()
+        .map(|warning| format!("{}:{}: {}", warning.line, warning.column, warning.message))
+        .collect()
 }
 
 const OFFICE: &str = r#"cluster: office
@@ -55,9 +59,15 @@ fn what_is_meant_is_not_warned_of() {
             ("chain: office", "chain: plain"),
         ][..],
         // To whom no default route leads.
-        &[("from: 0.0.0.0/0, chain: office", "from: 10.0.0.0/24, to: 10.0.1.0/24, chain: plain"), ("deny any", "allow any")],
+        &[
+            ("from: 0.0.0.0/0, chain: office", "from: 10.0.0.0/24, to: 10.0.1.0/24, chain: plain"),
+            ("deny any", "allow any"),
+        ],
         // Whoever comes by a port without a check comes from anywhere.
-        &[("address: 10.0.1.1/24", "address: 10.0.1.1/24, reverse_path: off"), ("10.0.0.0/16\"", "10.5.0.0/16\"")],
+        &[
+            ("address: 10.0.1.1/24", "address: 10.0.1.1/24, reverse_path: off"),
+            ("10.0.0.0/16\"", "10.5.0.0/16\""),
+        ],
         &[("\"allow tcp on inside\"", "\"allow tcp on wan from 192.0.2.0/24\"")],
         &[("\"allow tcp on inside\"", "\"allow log icmp type echo-request code 0\"")],
         &[("\"allow tcp on inside\"", "\"allow tcp on lan from 10.9.9.0/24\"")],
@@ -68,9 +78,17 @@ fn what_is_meant_is_not_warned_of() {
 
 #[test]
 fn a_rule_that_never_decides() {
-    let first = |rules: &str| one(&[("\"allow tcp on inside\", \"allow icmp from 10.0.0.0/16\"", rules)]);
-    let never = |number: u8| format!("rule {number} comes first and matches all that this one does: this one never decides");
-    assert_eq!(first("\"allow tcp\", \"deny tcp on wan to any port 22\""), format!("11:43: {}", never(1)));
+    let first =
+        |rules: &str| one(&[("\"allow tcp on inside\", \"allow icmp from 10.0.0.0/16\"", rules)]);
+    let never = |number: u8| {
+        format!(
+            "rule {number} comes first and matches all that this one does: this one never decides"
+        )
+    };
+    assert_eq!(
+        first("\"allow tcp\", \"deny tcp on wan to any port 22\""),
+        format!("11:43: {}", never(1))
+    );
     assert_eq!(first("\"allow log icmp\", \"deny icmp type 8\""), format!("11:48: {}", never(1)));
     assert_eq!(
         first("\"allow udp\", \"allow tcp on inside\", \"deny tcp on lan from 10.0.0.5\""),
@@ -106,7 +124,10 @@ fn private_sources_on_their_way_to_the_internet() {
         )
     };
     let rule = "from: 0.0.0.0/0, chain: office";
-    assert_eq!(one(&[("deny any", "deny tcp"), (rule, "chain: plain")]), format!("17:5: {}", leaves("10.0.0.0/24", "lan")));
+    assert_eq!(
+        one(&[("deny any", "deny tcp"), (rule, "chain: plain")]),
+        format!("17:5: {}", leaves("10.0.0.0/24", "lan"))
+    );
     assert_eq!(
         one(&[("deny any", "deny udp"), (rule, "from: 10.0.0.5, chain: plain")]),
         format!("17:5: {}", leaves("10.0.0.5/32", "lan"))
@@ -114,8 +135,12 @@ fn private_sources_on_their_way_to_the_internet() {
     // A more specific rule takes them; and then some of them only.
     let taken = "from: 10.0.0.0/8, chain: office }\n  - { from: 0.0.0.0/0, chain: plain";
     assert_eq!(warned(&changed(&[("deny any", "deny udp"), (rule, taken)])), [] as [String; 0]);
-    let taken = "from: 10.0.0.0/8, proto: tcp, chain: office }\n  - { from: 0.0.0.0/0, chain: plain";
-    assert_eq!(one(&[("deny any", "deny udp"), (rule, taken)]), format!("18:5: {}", leaves("10.0.0.0/24", "lan")));
+    let taken =
+        "from: 10.0.0.0/8, proto: tcp, chain: office }\n  - { from: 0.0.0.0/0, chain: plain";
+    assert_eq!(
+        one(&[("deny any", "deny udp"), (rule, taken)]),
+        format!("18:5: {}", leaves("10.0.0.0/24", "lan"))
+    );
     // The example leaves the rest to `forward`.
     let expected = "14:5: sources in 10.0.0.0/24, of port `inside`, leave untranslated by port `outside`: chain `rest` has no `nat`, and no `firewall` that denies them";
     assert_eq!(warned(EXAMPLE), [expected]);
@@ -139,22 +164,34 @@ fn a_pool_is_of_hosts() {
     }
 }
 
-/// The first configuration of the README can face the Internet: nothing in it is warned of, every chain ends what it does not know, and of what begins
-/// outside only the published service comes in. `e2e/example.rs` sends it everything.
+/// The first configuration of the README can face the Internet: nothing in it is warned
+/// of, every chain ends what it does not know, and of what begins outside only the
+/// published service comes in. `e2e/example.rs` sends it everything.
 #[test]
 fn the_readmes_first_configuration_is_right() {
     let readme = include_str!("../../../../../README.md");
-    let text = readme.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a configuration");
+    let text = readme
+        .split("```yaml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("a configuration");
     assert_eq!(warned(text), [] as [String; 0]);
     let plan = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
-    assert!(plan.ports.iter().all(|port| port.addresses.iter().any(|(address, _)| address.is_ipv6())));
-    let written: serde_json::Value = serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}"));
+    assert!(
+        plan.ports.iter().all(|port| port.addresses.iter().any(|(address, _)| address.is_ipv6()))
+    );
+    let written: serde_json::Value =
+        serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}"));
     for (name, chain) in written["chains"].as_object().expect("chains") {
         let value = &chain["functions"][0]["firewall"];
         assert_eq!(value["default"], "deny", "{name}");
         let rules = value["rules"].as_array().expect("rules");
-        let is_published = |rule: &&serde_json::Value| *rule == "allow tcp on outside to 198.51.100.4 port 443";
+        let is_published =
+            |rule: &&serde_json::Value| *rule == "allow tcp on outside to 198.51.100.4 port 443";
         let mut others = rules.iter().filter(|rule| name != "four" || !is_published(rule));
-        assert!(others.all(|rule| rule.as_str().is_some_and(|rule| rule.contains(" on inside"))), "{name}: {rules:?}");
+        assert!(
+            others.all(|rule| rule.as_str().is_some_and(|rule| rule.contains(" on inside"))),
+            "{name}: {rules:?}"
+        );
     }
 }

@@ -55,17 +55,27 @@ impl AfXdp {
         let refused = |error: io::Error| device::refused(&what, &error);
         let queues = receive_queues(name);
         if queues > MAX_QUEUES {
-            let remedy = format!("`ethtool -L {name} combined {MAX_QUEUES}` leaves as many as are served");
-            return Err(PortError::Unavailable(format!("{what}: {queues} receive queues; {remedy}")));
+            let remedy =
+                format!("`ethtool -L {name} combined {MAX_QUEUES}` leaves as many as are served");
+            return Err(PortError::Unavailable(format!(
+                "{what}: {queues} receive queues; {remedy}"
+            )));
         }
         let program = Program::attach(device.index, queues).map_err(refused)?;
-        let readable = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| refused(error.into()))?;
+        let readable =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| refused(error.into()))?;
         let mut sockets = Vec::with_capacity(queues as usize);
         for queue in 0..queues {
-            let socket = Socket::bind(device.index, queue, usize::from(device.mtu) + 22).map_err(refused)?;
+            let socket =
+                Socket::bind(device.index, queue, usize::from(device.mtu) + 22).map_err(refused)?;
             program.set_socket(queue, socket.fd()).map_err(refused)?;
-            epoll::add(&readable, socket.fd(), epoll::EventData::new_u64(queue.into()), epoll::EventFlags::IN)
-                .map_err(|error| refused(error.into()))?;
+            epoll::add(
+                &readable,
+                socket.fd(),
+                epoll::EventData::new_u64(queue.into()),
+                epoll::EventFlags::IN,
+            )
+            .map_err(|error| refused(error.into()))?;
             sockets.push(socket);
         }
         Ok(AfXdp {
@@ -100,8 +110,12 @@ impl AfXdp {
 
 fn receive_queues(name: &str) -> u32 {
     let queues = std::fs::read_dir(format!("/sys/class/net/{name}/queues"));
-    let count = queues
-        .map_or(0, |queues| queues.flatten().filter(|queue| queue.file_name().to_string_lossy().starts_with("rx-")).count());
+    let count = queues.map_or(0, |queues| {
+        queues
+            .flatten()
+            .filter(|queue| queue.file_name().to_string_lossy().starts_with("rx-"))
+            .count()
+    });
     (count as u32).max(1)
 }
 

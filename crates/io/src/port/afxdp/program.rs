@@ -44,7 +44,9 @@ fn bpf(command: libc::c_long, attributes: &Attributes) -> io::Result<i32> {
     // SAFETY: the kernel reads as many bytes of the attributes as it is told they have;
     // the pointers inside are to values that the callers below borrow until the call has
     // returned.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const attributes.0, size_of::<Attributes>()) };
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, &raw const attributes.0, size_of::<Attributes>())
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
@@ -74,7 +76,10 @@ impl Program {
     /// The kernel's error: the driver cannot (`EOPNOTSUPP`, and others), another program
     /// is attached (`EBUSY`), a privilege is missing (`EPERM`).
     pub(super) fn attach(device: u32, queues: u32) -> io::Result<Program> {
-        let map = bpf_fd(BPF_MAP_CREATE, &Attributes::new(&[(0, BPF_MAP_TYPE_XSKMAP), (1, 4), (2, 4), (3, queues)]))?;
+        let map = bpf_fd(
+            BPF_MAP_CREATE,
+            &Attributes::new(&[(0, BPF_MAP_TYPE_XSKMAP), (1, 4), (2, 4), (3, queues)]),
+        )?;
         let code: [u64; 6] = [
             // r2 = context->rx_queue_index
             instruction(0x61, 2, 1, 16, 0),
@@ -87,9 +92,16 @@ impl Program {
             instruction(0x85, 0, 0, 0, 51),
             instruction(0x95, 0, 0, 0, 0),
         ];
-        let attributes = Attributes::new(&[(0, BPF_PROG_TYPE_XDP), (1, code.len() as u32), (17, BPF_XDP)]);
-        let program = bpf_fd(BPF_PROG_LOAD, &attributes.pointer(2, &code).pointer(4, c"Apache-2.0"))?;
-        let attributes = Attributes::new(&[(0, program.as_raw_fd() as u32), (1, device), (2, BPF_XDP), (3, XDP_FLAGS_DRV_MODE)]);
+        let attributes =
+            Attributes::new(&[(0, BPF_PROG_TYPE_XDP), (1, code.len() as u32), (17, BPF_XDP)]);
+        let program =
+            bpf_fd(BPF_PROG_LOAD, &attributes.pointer(2, &code).pointer(4, c"Apache-2.0"))?;
+        let attributes = Attributes::new(&[
+            (0, program.as_raw_fd() as u32),
+            (1, device),
+            (2, BPF_XDP),
+            (3, XDP_FLAGS_DRV_MODE),
+        ]);
         let link = bpf_fd(BPF_LINK_CREATE, &attributes)?;
         Ok(Program { map, _link: link })
     }

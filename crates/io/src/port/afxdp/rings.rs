@@ -28,8 +28,21 @@ impl Mapping {
 
     fn new(len: usize, flags: libc::c_int, fd: i32, offset: i64) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let start = unsafe { libc::mmap(core::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
-        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { start: start.cast(), len }) }
+        let start = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                fd,
+                offset,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Mapping { start: start.cast(), len })
+        }
     }
 
     /// The address, for the kernel.
@@ -83,11 +96,26 @@ impl<T: Copy> Ring<T> {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(super) fn map(socket: BorrowedFd<'_>, page: i64, offsets: &libc::xdp_ring_offset, size: u32) -> io::Result<Ring<T>> {
+    pub(super) fn map(
+        socket: BorrowedFd<'_>,
+        page: i64,
+        offsets: &libc::xdp_ring_offset,
+        size: u32,
+    ) -> io::Result<Ring<T>> {
         let entries = offsets.desc as usize;
         let mapping = Mapping::ring(entries + size as usize * size_of::<T>(), socket, page)?;
-        let (producer, consumer, flags) = (offsets.producer as usize, offsets.consumer as usize, offsets.flags as usize);
-        Ok(Ring { mapping, producer, consumer, flags, entries, mask: size - 1, own: 0, _entries: PhantomData })
+        let (producer, consumer, flags) =
+            (offsets.producer as usize, offsets.consumer as usize, offsets.flags as usize);
+        Ok(Ring {
+            mapping,
+            producer,
+            consumer,
+            flags,
+            entries,
+            mask: size - 1,
+            own: 0,
+            _entries: PhantomData,
+        })
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
@@ -99,7 +127,9 @@ impl<T: Copy> Ring<T> {
     fn entry(&self, index: u32) -> *mut T {
         // SAFETY: the masked index is inside the entries, which were mapped with the
         // ring.
-        unsafe { self.mapping.start.add(self.entries).cast::<T>().add((index & self.mask) as usize) }
+        unsafe {
+            self.mapping.start.add(self.entries).cast::<T>().add((index & self.mask) as usize)
+        }
     }
 
     /// True if the kernel sleeps and wants to be called.

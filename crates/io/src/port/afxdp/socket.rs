@@ -42,7 +42,15 @@ fn check(result: libc::c_int) -> io::Result<()> {
 
 fn set<T>(fd: BorrowedFd<'_>, name: libc::c_int, value: &T) -> io::Result<()> {
     // SAFETY: the pointer is to a value of the length given; the kernel copies it.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, name, (&raw const *value).cast(), size_of::<T>() as u32) })
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_XDP,
+            name,
+            (&raw const *value).cast(),
+            size_of::<T>() as u32,
+        )
+    })
 }
 
 impl Socket {
@@ -69,7 +77,12 @@ impl Socket {
         };
         let socket = fd.as_fd();
         set(socket, libc::XDP_UMEM_REG, &registration)?;
-        let rings = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING];
+        let rings = [
+            libc::XDP_UMEM_FILL_RING,
+            libc::XDP_UMEM_COMPLETION_RING,
+            libc::XDP_RX_RING,
+            libc::XDP_TX_RING,
+        ];
         for name in rings {
             set(socket, name, &RING)?;
         }
@@ -77,9 +90,18 @@ impl Socket {
         let mut offsets: libc::xdp_mmap_offsets = unsafe { core::mem::zeroed() };
         let mut len = size_of::<libc::xdp_mmap_offsets>() as libc::socklen_t;
         // SAFETY: the pointers are to a structure and its length, which the kernel fills.
-        check(unsafe { libc::getsockopt(raw, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, (&raw mut offsets).cast(), &raw mut len) })?;
+        check(unsafe {
+            libc::getsockopt(
+                raw,
+                libc::SOL_XDP,
+                libc::XDP_MMAP_OFFSETS,
+                (&raw mut offsets).cast(),
+                &raw mut len,
+            )
+        })?;
         let mut fill = Ring::map(socket, libc::XDP_UMEM_PGOFF_FILL_RING as i64, &offsets.fr, RING)?;
-        let completion = Ring::map(socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, &offsets.cr, RING)?;
+        let completion =
+            Ring::map(socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, &offsets.cr, RING)?;
         let receive = Ring::map(socket, libc::XDP_PGOFF_RX_RING, &offsets.rx, RING)?;
         let transmit = Ring::map(socket, libc::XDP_PGOFF_TX_RING, &offsets.tx, RING)?;
         for number in 0..u64::from(RING) {
@@ -94,9 +116,21 @@ impl Socket {
             sxdp_shared_umem_fd: 0,
         };
         // SAFETY: the pointer is to a sockaddr_xdp of the length given.
-        check(unsafe { libc::bind(raw, (&raw const address).cast(), size_of::<libc::sockaddr_xdp>() as u32) })?;
+        check(unsafe {
+            libc::bind(raw, (&raw const address).cast(), size_of::<libc::sockaddr_xdp>() as u32)
+        })?;
         let free = (u64::from(RING)..FRAMES).map(|number| number * frame_len).collect();
-        Ok(Socket { fill, completion, receive, transmit, fd, frames, frame_len, free, counted: [0; COUNTERS.len()] })
+        Ok(Socket {
+            fill,
+            completion,
+            receive,
+            transmit,
+            fd,
+            frames,
+            frame_len,
+            free,
+            counted: [0; COUNTERS.len()],
+        })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -104,7 +138,13 @@ impl Socket {
     }
 
     /// Takes up to `max` received frames.
-    pub(super) fn receive(&mut self, max: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>, drops: &mut DropCounters) {
+    pub(super) fn receive(
+        &mut self,
+        max: usize,
+        pool: &mut dyn PacketPool,
+        into: &mut Vec<Packet>,
+        drops: &mut DropCounters,
+    ) {
         let mut count = 0;
         while count < max {
             let Some(mut packet) = pool.take() else { break };
@@ -116,7 +156,9 @@ impl Socket {
             packet.clear();
             let len = descriptor.len as usize;
             let fits = match self.frames.frame(descriptor.addr, len) {
-                Some(bytes) if len <= packet.buffer_mut().len() - HEADROOM => packet.copy_from(bytes),
+                Some(bytes) if len <= packet.buffer_mut().len() - HEADROOM => {
+                    packet.copy_from(bytes)
+                }
                 _ => false,
             };
             if fits {
@@ -173,8 +215,14 @@ impl Socket {
     /// Adds the kernel's losses since the last call.
     pub(super) fn take_losses(&mut self, into: &mut Losses) {
         let Ok(all) = rustix::net::sockopt::xdp_statistics(self.fd()) else { return };
-        let now = [all.rx_dropped, all.rx_ring_full.unwrap_or(0), all.rx_invalid_descs + all.tx_invalid_descs];
-        for ((loss, now), before) in COUNTERS.into_iter().zip(now).zip(core::mem::replace(&mut self.counted, now)) {
+        let now = [
+            all.rx_dropped,
+            all.rx_ring_full.unwrap_or(0),
+            all.rx_invalid_descs + all.tx_invalid_descs,
+        ];
+        for ((loss, now), before) in
+            COUNTERS.into_iter().zip(now).zip(core::mem::replace(&mut self.counted, now))
+        {
             lose(into, loss, now.saturating_sub(before));
         }
     }
@@ -201,8 +249,16 @@ impl Socket {
                 break;
             }
             // SAFETY: no buffer is given.
-            let done =
-                unsafe { libc::sendto(self.fd.as_raw_fd(), core::ptr::null(), 0, libc::MSG_DONTWAIT, core::ptr::null(), 0) };
+            let done = unsafe {
+                libc::sendto(
+                    self.fd.as_raw_fd(),
+                    core::ptr::null(),
+                    0,
+                    libc::MSG_DONTWAIT,
+                    core::ptr::null(),
+                    0,
+                )
+            };
             if done < 0 {
                 let error = io::Error::last_os_error();
                 match error.raw_os_error() {

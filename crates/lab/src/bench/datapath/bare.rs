@@ -34,7 +34,11 @@ pub(super) struct Bare {
 }
 
 impl PlaysOnce<FRAME_LEN> for Bare {
-    fn play_once(&mut self, frames: &[[u8; FRAME_LEN]], _flags: u8) -> Result<Vec<[u8; FRAME_LEN]>, String> {
+    fn play_once(
+        &mut self,
+        frames: &[[u8; FRAME_LEN]],
+        _flags: u8,
+    ) -> Result<Vec<[u8; FRAME_LEN]>, String> {
         let mut out = Vec::with_capacity(frames.len());
         for chunk in frames.chunks(BURST) {
             let mut packets = Vec::with_capacity(BURST);
@@ -98,8 +102,10 @@ impl Bare {
     #[inline]
     fn is_key(&self, found: Found, key: &FlowKey) -> bool {
         let at = if found.is_reply { size_of::<FlowKey>() } else { 0 };
-        let stored =
-            self.flow(found.slot).get(at..).and_then(|bytes| <FlowKey as zerocopy::FromBytes>::ref_from_prefix(bytes).ok());
+        let stored = self
+            .flow(found.slot)
+            .get(at..)
+            .and_then(|bytes| <FlowKey as zerocopy::FromBytes>::ref_from_prefix(bytes).ok());
         stored.is_some_and(|(stored, _)| stored == key)
     }
 
@@ -141,17 +147,22 @@ impl Bare {
             self.now += 1;
             let (key, hash) = self.keys[at];
             let likely = self.found[at].filter(|found| self.is_key(*found, &key));
-            let passed = match likely.or_else(|| self.table.find(hash, |found| self.is_key(found, &key))) {
-                Some(found) => {
-                    let direction = if found.is_reply { Direction::Reverse } else { Direction::Forward };
-                    self.cx.begin(self.now, key, direction);
-                    let start = found.slot as usize * self.stride;
-                    let flow = zerocopy::IntoBytes::as_mut_bytes(&mut self.flows[start..start + self.stride]);
-                    let state = &mut flow[STATE_AT..STATE_AT + len];
-                    self.chain.run(&mut packet, state, Position::START, &mut self.cx) == Outcome::Forward
-                }
-                None => self.open_flow(&mut packet, key, hash),
-            };
+            let passed =
+                match likely.or_else(|| self.table.find(hash, |found| self.is_key(found, &key))) {
+                    Some(found) => {
+                        let direction =
+                            if found.is_reply { Direction::Reverse } else { Direction::Forward };
+                        self.cx.begin(self.now, key, direction);
+                        let start = found.slot as usize * self.stride;
+                        let flow = zerocopy::IntoBytes::as_mut_bytes(
+                            &mut self.flows[start..start + self.stride],
+                        );
+                        let state = &mut flow[STATE_AT..STATE_AT + len];
+                        self.chain.run(&mut packet, state, Position::START, &mut self.cx)
+                            == Outcome::Forward
+                    }
+                    None => self.open_flow(&mut packet, key, hash),
+                };
             out(&packet, passed);
             self.pool.put(packet);
         }

@@ -63,7 +63,11 @@ pub struct Row {
 ///
 /// # Errors
 /// The output was wrong; no time was taken then.
-pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> Result<Vec<Row>, String> {
+pub fn run(
+    plan: &Plan,
+    make: MakeChain<'_>,
+    allocations: &dyn Fn() -> u64,
+) -> Result<Vec<Row>, String> {
     let forward: Vec<[u8; FRAME_LEN]> =
         (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
     let mut bare = Bare::new(plan.flows, make()?);
@@ -85,7 +89,8 @@ pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> R
     }
     pair.check(&forward, &reverse, &out_bare)?;
 
-    let both: Vec<[u8; FRAME_LEN]> = forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
+    let both: Vec<[u8; FRAME_LEN]> =
+        forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
     bare.player = Player::new(both.clone());
     none.play(&both);
     pair.play(&both);
@@ -120,7 +125,8 @@ pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> R
     pair.stop();
     let sizes = [bare.bytes_per_flow(), none.bytes_per_flow(), none.bytes_per_flow()];
     let rows = ["bare", "none", "nfvactor"].into_iter().enumerate().map(|(at, case)| {
-        let ratios: Vec<f64> = times[at].iter().zip(&times[0]).map(|(time, bare)| time / bare).collect();
+        let ratios: Vec<f64> =
+            times[at].iter().zip(&times[0]).map(|(time, bare)| time / bare).collect();
         let ns_per_packet = median(&times[at]);
         Row {
             version: 1,
@@ -150,7 +156,12 @@ pub(super) trait PlaysOnce<const L: usize> {
     }
 
     /// Plays every flow's second packet, and a reply.
-    fn check(&mut self, forward: &[[u8; L]], reverse: &[[u8; L]], expected: &[[u8; L]]) -> Result<(), String> {
+    fn check(
+        &mut self,
+        forward: &[[u8; L]],
+        reverse: &[[u8; L]],
+        expected: &[[u8; L]],
+    ) -> Result<(), String> {
         let again = self.play_once(forward, 0)?;
         let back = self.play_once(reverse, 0)?;
         check_both(forward, &again, &back, expected)
@@ -189,7 +200,11 @@ fn check_both<const L: usize>(
     if back.len() != wanted.len() {
         return Err(format!("{} of {} replies came out", back.len(), wanted.len()));
     }
-    match back.iter().zip(&wanted).position(|(back, wanted)| back[26..] != wanted[26..] || !traffic::is_sound(back)) {
+    match back
+        .iter()
+        .zip(&wanted)
+        .position(|(back, wanted)| back[26..] != wanted[26..] || !traffic::is_sound(back))
+    {
         Some(at) => Err(format!("the reply of flow {at} came out wrong")),
         None => Ok(()),
     }

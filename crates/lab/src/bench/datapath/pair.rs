@@ -33,17 +33,35 @@ pub(in crate::bench) const LEASE: u64 = 60_000_000_000;
 /// The node that has the flows besides their owner.
 pub(in crate::bench) trait Beside {
     /// See [`Runtime::turn`].
-    fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64);
+    fn turn(
+        &mut self,
+        rx: &mut Vec<Packet>,
+        tx: &mut Vec<Packet>,
+        pool: &mut dyn PacketPool,
+        clock: u64,
+    );
 }
 
 impl Beside for Runtime {
-    fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+    fn turn(
+        &mut self,
+        rx: &mut Vec<Packet>,
+        tx: &mut Vec<Packet>,
+        pool: &mut dyn PacketPool,
+        clock: u64,
+    ) {
         Runtime::turn(self, rx, tx, pool, clock);
     }
 }
 
 impl Beside for StateServer {
-    fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+    fn turn(
+        &mut self,
+        rx: &mut Vec<Packet>,
+        tx: &mut Vec<Packet>,
+        pool: &mut dyn PacketPool,
+        clock: u64,
+    ) {
         for packet in rx.drain(..) {
             self.handle_frame(packet.bytes(), clock);
             pool.put(packet);
@@ -62,7 +80,12 @@ impl Beside for StateServer {
 /// pools that ask a server. Numbers do not rest: flows begin and end much more quickly
 /// than anywhere else. The server asks for a number of which it hears nothing for `lease`
 /// ns; 0: never. Only the first of several servers, which is [`SERVER`], assigns numbers.
-pub(in crate::bench) fn server(me: Peer, flows: usize, chain: &mut Chain, lease: u64) -> Result<StateServer, String> {
+pub(in crate::bench) fn server(
+    me: Peer,
+    flows: usize,
+    chain: &mut Chain,
+    lease: u64,
+) -> Result<StateServer, String> {
     let mut kinds = Vec::new();
     let has_lists = me.node == SERVER.node;
     for function in chain.functions_mut().iter_mut().filter(|_| has_lists) {
@@ -84,7 +107,8 @@ pub(in crate::bench) fn server(me: Peer, flows: usize, chain: &mut Chain, lease:
         });
     }
     let layout = chain.layout();
-    let pages = PagesConfig { chain: 0, flows, state_len: layout.size, layout: layout.hash, seed: SEED };
+    let pages =
+        PagesConfig { chain: 0, flows, state_len: layout.size, layout: layout.hash, seed: SEED };
     let server = StateServer::new(StateServerConfig {
         me,
         fabric: FabricConfig::default(),
@@ -197,16 +221,21 @@ impl<const L: usize> Pair<L> {
         let is_paged = protection().plan().is_paged();
         let mut primary = runtime(ME, flows, chain, protection());
         let said = introduce(&mut primary, ME, &[ME, OTHER], &mut pool);
-        let server = if is_paged { Some(server(SERVER, flows, &mut replica_chain, lease)?) } else { None };
+        let server =
+            if is_paged { Some(server(SERVER, flows, &mut replica_chain, lease)?) } else { None };
         let thread = std::thread::spawn(move || {
             let mut pool = MemoryPool::new(BUFFERS);
             if let Some(mut server) = server {
-                introduce(&mut server, SERVER, &[ME, OTHER], &mut pool).into_iter().for_each(|packet| pool.put(packet));
+                introduce(&mut server, SERVER, &[ME, OTHER], &mut pool)
+                    .into_iter()
+                    .for_each(|packet| pool.put(packet));
                 serve_replica(&mut server, &mut pool, &inbox, &outbox, &stopped, true);
                 return;
             }
             let mut replica = runtime(OTHER, flows, replica_chain, protection());
-            introduce(&mut replica, OTHER, &[ME, OTHER], &mut pool).into_iter().for_each(|packet| pool.put(packet));
+            introduce(&mut replica, OTHER, &[ME, OTHER], &mut pool)
+                .into_iter()
+                .for_each(|packet| pool.put(packet));
             serve_replica(&mut replica, &mut pool, &inbox, &outbox, &stopped, false);
         });
         let mut pair = Pair {
@@ -298,7 +327,10 @@ impl<const L: usize> Pair<L> {
         while self.under_way() >= limit {
             if Instant::now() > deadline {
                 let held = self.primary.held();
-                return Err(format!("{}; {held} are held", missing(self.under_way() as u64, &self.primary)));
+                return Err(format!(
+                    "{}; {held} are held",
+                    missing(self.under_way() as u64, &self.primary)
+                ));
             }
             self.turn();
         }
@@ -319,13 +351,27 @@ impl<const L: usize> Pair<L> {
 }
 
 /// Tells a node which runtimes there are. Returns the node's answers.
-pub(in crate::bench) fn introduce(node: &mut dyn Beside, me: Peer, runtimes: &[Peer], pool: &mut MemoryPool) -> Vec<Packet> {
-    let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+pub(in crate::bench) fn introduce(
+    node: &mut dyn Beside,
+    me: Peer,
+    runtimes: &[Peer],
+    pool: &mut MemoryPool,
+) -> Vec<Packet> {
+    let mut coordinator =
+        Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
     coordinator.set_peer(me);
-    let member =
-        |peer: &Peer| Member { node: peer.node, incarnation: peer.incarnation, state: MemberState::Running, cluster: 0, host: 0 };
+    let member = |peer: &Peer| Member {
+        node: peer.node,
+        incarnation: peer.incarnation,
+        state: MemberState::Running,
+        cluster: 0,
+        host: 0,
+    };
     coordinator.send_control(me.node, &Control::Recovering { dead: Vec::new(), epoch: 0 });
-    coordinator.send_control(me.node, &Control::View { version: 1, members: runtimes.iter().map(member).collect() });
+    coordinator.send_control(
+        me.node,
+        &Control::View { version: 1, members: runtimes.iter().map(member).collect() },
+    );
     let (mut rx, mut tx, mut said) = (Vec::new(), Vec::new(), Vec::new());
     // Both must learn each other's incarnation first.
     loop {

@@ -21,17 +21,32 @@ pub(super) const OTHER: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
 /// Seed of the hash of flow keys.
 pub(super) const SEED: u64 = 7;
 
-pub(in crate::bench) fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>) -> Runtime {
+pub(in crate::bench) fn runtime(
+    me: Peer,
+    flows: usize,
+    chain: Chain,
+    protection: Box<dyn Protection>,
+) -> Runtime {
     let flows = room_for(flows);
-    let config = RuntimeConfig { me, flows, seed: SEED, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
-    let mut runtime = Runtime::new(config, vec![ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain, protection }]);
+    let config = RuntimeConfig {
+        me,
+        flows,
+        seed: SEED,
+        report_interval: 1_000_000_000,
+        fabric: FabricConfig::default(),
+    };
+    let mut runtime = Runtime::new(
+        config,
+        vec![ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain, protection }],
+    );
     runtime.visit_pools(|_, pool| grant_all(pool));
     runtime
 }
 
 /// The error message for packets that did not come out.
 pub(in crate::bench) fn missing(count: u64, runtime: &Runtime) -> String {
-    let drops: Vec<String> = runtime.drops().iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+    let drops: Vec<String> =
+        runtime.drops().iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
     format!("{count} packets did not come out; dropped were {drops:?}")
 }
 
@@ -117,14 +132,25 @@ impl<const L: usize> ToRuntime<L> {
         pool.put(packet);
     }
 
-    pub(in crate::bench) fn receive(&mut self, count: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
+    pub(in crate::bench) fn receive(
+        &mut self,
+        count: usize,
+        pool: &mut dyn PacketPool,
+        into: &mut Vec<Packet>,
+    ) {
         let before = into.len();
         if let Some(churn) = &mut self.churn {
             for _ in 0..count {
                 let Some(mut packet) = pool.take() else { break };
                 let begins = churn.receive(&mut packet);
                 self.stamp += churn.step;
-                encapsulate(&mut packet, self.to, self.stamp, self.epoch, if begins { Flags::NEW } else { 0 });
+                encapsulate(
+                    &mut packet,
+                    self.to,
+                    self.stamp,
+                    self.epoch,
+                    if begins { Flags::NEW } else { 0 },
+                );
                 into.push(packet);
             }
         } else {
@@ -136,7 +162,8 @@ impl<const L: usize> ToRuntime<L> {
             self.count += 1;
             let begins = self.fresh_every > 0 && self.count.is_multiple_of(self.fresh_every);
             if begins && let Some(flow) = self.fresh.next() {
-                let fits = packet.copy_from(&traffic::udp::<L>(traffic::client(flow), traffic::VIRTUAL));
+                let fits =
+                    packet.copy_from(&traffic::udp::<L>(traffic::client(flow), traffic::VIRTUAL));
                 debug_assert!(fits);
                 encapsulate(packet, self.to, self.stamp, self.epoch, Flags::NEW);
             } else if let Some(room) = packet.push_front(ENCAPSULATION_LEN) {
@@ -145,7 +172,11 @@ impl<const L: usize> ToRuntime<L> {
             }
         }
         for packet in into[before..].iter_mut().filter(|_| self.due > 0) {
-            traffic::write(&mut packet.bytes_mut()[ENCAPSULATION_LEN..], DUE_AT, &self.due.to_be_bytes());
+            traffic::write(
+                &mut packet.bytes_mut()[ENCAPSULATION_LEN..],
+                DUE_AT,
+                &self.due.to_be_bytes(),
+            );
         }
     }
 
@@ -175,7 +206,8 @@ fn encapsulate(packet: &mut Packet, to: Peer, stamp: u64, epoch: u32, flags: u8)
     packet.meta.stamp = stamp;
     packet.meta.commit = epoch;
     packet.meta.flags = flags;
-    let outer = Outer { destination: mac_of_life(to), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+    let outer =
+        Outer { destination: mac_of_life(to), source: mac_of(SWITCH), index: index::TO_RUNTIME };
     let fits = nsh::encapsulate(packet, outer);
     debug_assert!(fits);
 }
@@ -203,7 +235,10 @@ impl<const L: usize> Sink<L> {
     #[inline]
     pub(in crate::bench) fn take(&mut self, packet: &Packet) {
         let bytes = packet.bytes();
-        if bytes.len() != ENCAPSULATION_LEN + L || bytes[12..14] != ETHERTYPE_NSH.to_be_bytes() || bytes[21] != index::RELEASED {
+        if bytes.len() != ENCAPSULATION_LEN + L
+            || bytes[12..14] != ETHERTYPE_NSH.to_be_bytes()
+            || bytes[21] != index::RELEASED
+        {
             return;
         }
         self.note(&bytes[ENCAPSULATION_LEN..]);
@@ -217,7 +252,9 @@ impl<const L: usize> Sink<L> {
             kept.push(frame);
         }
         let now = self.now_if_timed();
-        if let (Some(latencies), Some((due, _))) = (&mut self.latencies, frame[DUE_AT..].split_first_chunk::<8>()) {
+        if let (Some(latencies), Some((due, _))) =
+            (&mut self.latencies, frame[DUE_AT..].split_first_chunk::<8>())
+        {
             latencies.push(now.saturating_sub(u64::from_be_bytes(*due)));
         }
     }

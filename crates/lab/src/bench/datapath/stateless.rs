@@ -101,7 +101,9 @@ impl<const L: usize> Stateless<L> {
             function.shared().visit(&mut |field, shared| {
                 let SharedField::Pool(pool) = shared else { return };
                 let all: Vec<u32> = (0..pool.size()).collect();
-                let mut put = |some: &[u32]| redis::cmd("RPUSH").arg(name(number, field)).arg(some).exec(&mut connection);
+                let mut put = |some: &[u32]| {
+                    redis::cmd("RPUSH").arg(name(number, field)).arg(some).exec(&mut connection)
+                };
                 if let Err(error) = all.chunks(10_000).try_for_each(&mut put) {
                     outcome = Err(error);
                 }
@@ -114,7 +116,11 @@ impl<const L: usize> Stateless<L> {
     /// Adds an instance beside others. Without synchronisation it reads the first free
     /// number, and then takes it away: two commands, between which other instances do the
     /// same.
-    pub(in crate::bench) fn join(mut chain: Chain, store: &Redis, is_synchronised: bool) -> Result<Stateless<L>, String> {
+    pub(in crate::bench) fn join(
+        mut chain: Chain,
+        store: &Redis,
+        is_synchronised: bool,
+    ) -> Result<Stateless<L>, String> {
         let connection = store.connect()?;
         let mut outcome = Ok(());
         for (number, function) in chain.functions_mut().iter_mut().enumerate() {
@@ -122,7 +128,12 @@ impl<const L: usize> Stateless<L> {
                 let SharedField::Pool(pool) = shared else { return };
                 match store.connect() {
                     Ok(connection) => {
-                        pool.attach(Box::new(Numbers { connection, name: name(number, field), is_synchronised, held: 0 }));
+                        pool.attach(Box::new(Numbers {
+                            connection,
+                            name: name(number, field),
+                            is_synchronised,
+                            held: 0,
+                        }));
                     }
                     Err(error) => outcome = Err(error),
                 }
@@ -196,8 +207,10 @@ impl<const L: usize> Stateless<L> {
         let mut known: HashMap<FlowKey, usize> = HashMap::new();
         let mut found = self.get(keys)?;
         // The keys of replies' flows are found first.
-        let of_flows: Vec<FlowKey> = found.iter().filter_map(|value| flow_of(value.as_deref()?)).collect();
-        let mut states = if of_flows.is_empty() { Vec::new() } else { self.get(&of_flows)? }.into_iter();
+        let of_flows: Vec<FlowKey> =
+            found.iter().filter_map(|value| flow_of(value.as_deref()?)).collect();
+        let mut states =
+            if of_flows.is_empty() { Vec::new() } else { self.get(&of_flows)? }.into_iter();
         let mut of_flows = of_flows.into_iter();
         let mut at = Vec::with_capacity(keys.len());
         for (key, value) in keys.iter().zip(&mut found) {

@@ -31,9 +31,9 @@ impl Bits {
     }
 
     fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..)
-            .zip(&self.0)
-            .flat_map(|(word, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 64 + bit))
+        (0..).zip(&self.0).flat_map(|(word, bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 64 + bit)
+        })
     }
 }
 
@@ -129,7 +129,8 @@ impl RequestPool {
     fn leave(&mut self, number: u32, is_leaving: bool) -> bool {
         let is_new = self.leaving.set(number, is_leaving);
         if is_new {
-            self.leaving_count = if is_leaving { self.leaving_count + 1 } else { self.leaving_count - 1 };
+            self.leaving_count =
+                if is_leaving { self.leaving_count + 1 } else { self.leaving_count - 1 };
         }
         is_new
     }
@@ -138,7 +139,8 @@ impl RequestPool {
 impl PoolBackend for RequestPool {
     fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease {
         let count = self.credit.len();
-        let first = random.map_or(0, |random| (((random & 0xffff_ffff) * count as u64) >> 32) as usize);
+        let first =
+            random.map_or(0, |random| (((random & 0xffff_ffff) * count as u64) >> 32) as usize);
         let mut from_first = (0..count).map(|step| (first + step) % count);
         let wish = from_first.find(|at| preferred.contains(&self.credit[*at])).unwrap_or(first);
         let number = self.credit.remove(wish);
@@ -150,7 +152,9 @@ impl PoolBackend for RequestPool {
         match number {
             Some(number) => Lease::Granted(number),
             None if self.is_open => Lease::Wait,
-            None if self.denied_at.is_some_and(|at| self.now < at.saturating_add(AGAIN)) => Lease::Exhausted,
+            None if self.denied_at.is_some_and(|at| self.now < at.saturating_add(AGAIN)) => {
+                Lease::Exhausted
+            }
             None => {
                 // A number is owed already. The request is repeated because other
                 // runtimes give up numbers only for a runtime that needs them.

@@ -107,7 +107,10 @@ fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
         pool.spare();
         std::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>()
     };
-    assert_eq!(spared(&mut pool), [PoolEffect::Spare(0), PoolEffect::Spare(3), PoolEffect::SparedAll]);
+    assert_eq!(
+        spared(&mut pool),
+        [PoolEffect::Spare(0), PoolEffect::Spare(3), PoolEffect::SparedAll]
+    );
     assert_eq!(spared(&mut pool), [PoolEffect::Spare(2), PoolEffect::SparedAll], "it has rested");
     pool.give_back(256);
     assert_eq!(spared(&mut pool), [PoolEffect::SparedAll]);
@@ -116,7 +119,11 @@ fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
         assert!(matches!(pool.lease(&(0..1024), None), Lease::Granted(256..512)));
     }
     pool.grant_block(2, &[0; 4]);
-    assert_eq!(spared(&mut pool), [PoolEffect::WantBlock, PoolEffect::SparedAll], "it is all that is free");
+    assert_eq!(
+        spared(&mut pool),
+        [PoolEffect::WantBlock, PoolEffect::SparedAll],
+        "it is all that is free"
+    );
 }
 
 /// A number of a block here turns out to be held elsewhere.
@@ -181,14 +188,22 @@ fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
     assert_eq!((pool.granted(), pool.available()), (1, 0));
     pool.give_back(7);
     pool.give_back(7);
-    assert_eq!((pool.poll_effect(), pool.poll_effect()), (Some(PoolEffect::Return(7)), None), "a flow ends once");
+    assert_eq!(
+        (pool.poll_effect(), pool.poll_effect()),
+        (Some(PoolEffect::Return(7)), None),
+        "a flow ends once"
+    );
     pool.deny();
     assert_eq!(pool.lease(&(0..9), None), Lease::Exhausted);
     pool.assign(3);
     assert!(pool.is_free(3));
     assert_eq!(pool.lease(&(0..9), None), Lease::Granted(3), "what was owed has come after all");
     [3, 9, 5, 5, u32::MAX].into_iter().for_each(|number| pool.assign(number));
-    assert_eq!((pool.available(), pool.is_free(5)), (1, true), "a server that errs does not err twice");
+    assert_eq!(
+        (pool.available(), pool.is_free(5)),
+        (1, true),
+        "a server that errs does not err twice"
+    );
 }
 
 /// Flows that come and go say so; what others need is theirs, until a flow here needs
@@ -196,7 +211,8 @@ fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
 #[test]
 fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
     let mut pool = RequestPool::new(100, 2);
-    let effects = |pool: &mut RequestPool| core::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>();
+    let effects =
+        |pool: &mut RequestPool| core::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>();
     pool.assign(1);
     pool.assign(2);
     effects(&mut pool);
@@ -215,12 +231,21 @@ fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
     pool.settle();
     assert!(pool.is_held(64), "it came back");
     pool.give_back(64);
-    assert_eq!(effects(&mut pool), [PoolEffect::Adopted(64), PoolEffect::Adopted(64), PoolEffect::Return(64)]);
+    assert_eq!(
+        effects(&mut pool),
+        [PoolEffect::Adopted(64), PoolEffect::Adopted(64), PoolEffect::Return(64)]
+    );
     pool.spare();
     assert_eq!(effects(&mut pool), [], "flows that wait have their turn first");
     pool.advance(1);
-    assert_eq!(effects(&mut pool), [PoolEffect::Unused(1), PoolEffect::Unused(2), PoolEffect::SparedAll]);
-    assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request; 2]));
+    assert_eq!(
+        effects(&mut pool),
+        [PoolEffect::Unused(1), PoolEffect::Unused(2), PoolEffect::SparedAll]
+    );
+    assert_eq!(
+        (pool.lease(&(0..100), None), effects(&mut pool)),
+        (Lease::Wait, vec![PoolEffect::Request; 2])
+    );
 }
 
 /// A pool that was denied asks again for a flow that comes later: others may have some at
@@ -228,19 +253,33 @@ fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
 #[test]
 fn a_servers_pool_asks_again() {
     let mut pool = RequestPool::new(100, 2);
-    let effects = |pool: &mut RequestPool| core::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>();
-    assert_eq!((effects(&mut pool), pool.lease(&(0..100), None)), (vec![PoolEffect::Request; 2], Lease::Wait));
+    let effects =
+        |pool: &mut RequestPool| core::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>();
+    assert_eq!(
+        (effects(&mut pool), pool.lease(&(0..100), None)),
+        (vec![PoolEffect::Request; 2], Lease::Wait)
+    );
     pool.advance(100);
     pool.deny();
     pool.advance(100 + AGAIN - 1);
     assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Exhausted, vec![]));
     pool.advance(100 + AGAIN);
-    assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request]));
-    assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![]), "it has asked");
+    assert_eq!(
+        (pool.lease(&(0..100), None), effects(&mut pool)),
+        (Lease::Wait, vec![PoolEffect::Request])
+    );
+    assert_eq!(
+        (pool.lease(&(0..100), None), effects(&mut pool)),
+        (Lease::Wait, vec![]),
+        "it has asked"
+    );
     pool.deny();
     assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Exhausted, vec![]));
     [1, 2].into_iter().for_each(|number| pool.assign(number));
-    assert_eq!((pool.lease(&(0..100), None), pool.lease(&(0..100), None)), (Lease::Granted(1), Lease::Granted(2)));
+    assert_eq!(
+        (pool.lease(&(0..100), None), pool.lease(&(0..100), None)),
+        (Lease::Granted(1), Lease::Granted(2))
+    );
     let used = [PoolEffect::Used(1), PoolEffect::Request, PoolEffect::Used(2), PoolEffect::Request];
     assert_eq!(effects(&mut pool), used, "all that was owed has come");
 }
@@ -251,14 +290,28 @@ fn a_servers_pool_asks_again() {
 fn a_servers_pool_says_again_what_its_flows_have() {
     let mut pool = RequestPool::new(130, 2);
     [7, 129, 64].into_iter().for_each(|number| pool.assign(number));
-    assert_eq!((pool.lease(&(129..130), None), pool.lease(&(0..8), None)), (Lease::Granted(129), Lease::Granted(7)));
+    assert_eq!(
+        (pool.lease(&(129..130), None), pool.lease(&(0..8), None)),
+        (Lease::Granted(129), Lease::Granted(7))
+    );
     pool.give_back(7);
     pool.adopt(3);
     pool.deny();
     pool.announce();
     let effects: Vec<PoolEffect> = core::iter::from_fn(|| pool.poll_effect()).collect();
-    assert_eq!(effects, [PoolEffect::Adopted(3), PoolEffect::Adopted(129), PoolEffect::Adopted(64), PoolEffect::Request]);
-    assert_eq!((pool.available(), pool.granted(), pool.lease(&(0..130), None)), (1, 3, Lease::Granted(64)));
+    assert_eq!(
+        effects,
+        [
+            PoolEffect::Adopted(3),
+            PoolEffect::Adopted(129),
+            PoolEffect::Adopted(64),
+            PoolEffect::Request
+        ]
+    );
+    assert_eq!(
+        (pool.available(), pool.granted(), pool.lease(&(0..130), None)),
+        (1, 3, Lease::Granted(64))
+    );
 }
 
 /// A number that a flow had lately is told to such a server too: it rests there as it
@@ -277,7 +330,12 @@ fn a_servers_pool_remembers_what_rests() {
     while pool.poll_effect().is_some() {}
     pool.announce();
     let effects: Vec<PoolEffect> = core::iter::from_fn(|| pool.poll_effect()).collect();
-    let expected = [PoolEffect::Adopted(129), PoolEffect::Request, PoolEffect::Adopted(64), PoolEffect::Return(64)];
+    let expected = [
+        PoolEffect::Adopted(129),
+        PoolEffect::Request,
+        PoolEffect::Adopted(64),
+        PoolEffect::Return(64),
+    ];
     assert_eq!(effects, expected, "3 has rested");
     pool.forget(129);
     assert_eq!(pool.held(), 0, "it is where it goes");
@@ -292,8 +350,13 @@ fn a_partition_knows_what_its_flows_hold() {
     pool.grant_block(2, &[1, 0, 0, 0]);
     pool.adopt(3);
     let Lease::Granted(number) = pool.lease(&(0..600), None) else { panic!("there is a block") };
-    let held = |pool: &PartitionPool| (0..700).filter(|number| pool.is_held(*number)).collect::<Vec<_>>();
-    assert_eq!(held(&pool), [3, number], "neither a flow's elsewhere nor what lies beyond the pool");
+    let held =
+        |pool: &PartitionPool| (0..700).filter(|number| pool.is_held(*number)).collect::<Vec<_>>();
+    assert_eq!(
+        held(&pool),
+        [3, number],
+        "neither a flow's elsewhere nor what lies beyond the pool"
+    );
     pool.give_back(number);
     pool.forget(3);
     assert_eq!(held(&pool), [0; 0]);
@@ -316,7 +379,8 @@ fn random_leases_are_of_the_numbers_at_hand() {
     let (one, other) = (leased(1), leased(2));
     assert_eq!(one.iter().copied().collect::<BTreeSet<u32>>(), (0..1024).collect());
     assert_ne!(one, other);
-    let near = |numbers: &[u32]| numbers.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 16).count();
+    let near =
+        |numbers: &[u32]| numbers.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 16).count();
     assert!(near(&one[..256]) < 40, "of 255 steps {} are short", near(&one[..256]));
     let spread: BTreeSet<u32> = one[..64].iter().map(|number| number / 64).collect();
     assert!(spread.len() >= 14, "64 leases lie in {spread:?} of 16 parts");
@@ -332,12 +396,16 @@ fn a_random_lease_is_a_preferred_one_if_there_is_any() {
     (0..8).for_each(|number| credit.assign(number * 100));
     let mut cx = Context::new(3);
     for at in 0..300 {
-        let Lease::Granted(number) = pool.lease(&(256..512), Some(cx.random())) else { panic!("numbers are left") };
+        let Lease::Granted(number) = pool.lease(&(256..512), Some(cx.random())) else {
+            panic!("numbers are left")
+        };
         assert_eq!((256..512).contains(&number), at < 256, "lease {at} is {number}");
     }
     let mut seen = BTreeSet::new();
     for at in 0..8 {
-        let Lease::Granted(number) = credit.lease(&(300..500), Some(cx.random())) else { panic!("credit is left") };
+        let Lease::Granted(number) = credit.lease(&(300..500), Some(cx.random())) else {
+            panic!("credit is left")
+        };
         assert!(seen.insert(number) && (300..500).contains(&number) == (at < 2));
     }
     assert_eq!(credit.lease(&(300..500), Some(cx.random())), Lease::Wait);
@@ -375,9 +443,15 @@ fn a_number_that_was_given_back_is_not_the_next() {
                 }
             }
             // Per block half of those that are free there rest; one more is on its way.
-            assert!(shortest >= 1, "{is_random}: of {size} with {held} held one came after {shortest} others");
+            assert!(
+                shortest >= 1,
+                "{is_random}: of {size} with {held} held one came after {shortest} others"
+            );
             if blocks == 1 {
-                assert!(shortest >= (size - held) / 2, "{is_random}: of {size} with {held} held after {shortest}");
+                assert!(
+                    shortest >= (size - held) / 2,
+                    "{is_random}: of {size} with {held} held after {shortest}"
+                );
             }
         }
     }
@@ -422,14 +496,22 @@ fn what_no_flow_names_is_given_back() {
         pool.follow(200, FlowEvent::Arrived);
         pool.follow(numbers[2], FlowEvent::Arrived);
         pool.end_recount();
-        let is_held: Vec<bool> = numbers.iter().chain(&[200]).map(|number| pool.backend().is_held(*number)).collect();
+        let is_held: Vec<bool> =
+            numbers.iter().chain(&[200]).map(|number| pool.backend().is_held(*number)).collect();
         assert_eq!(is_held, [true, false, true, is_served, true], "{is_served}");
-        let effects: Vec<PoolEffect> = core::iter::from_fn(|| pool.backend().poll_effect()).collect();
+        let effects: Vec<PoolEffect> =
+            core::iter::from_fn(|| pool.backend().poll_effect()).collect();
         assert!(effects.contains(&PoolEffect::Adopted(200)), "{effects:?}");
-        assert!(!effects.contains(&PoolEffect::Adopted(numbers[0])), "that is nothing new: {effects:?}");
+        assert!(
+            !effects.contains(&PoolEffect::Adopted(numbers[0])),
+            "that is nothing new: {effects:?}"
+        );
         assert_eq!(effects.contains(&PoolEffect::Return(numbers[1])), is_served, "{effects:?}");
         // Recounting is over.
         pool.follow(numbers[0], FlowEvent::Arrived);
-        assert!(core::iter::from_fn(|| pool.backend().poll_effect()).any(|effect| effect == PoolEffect::Adopted(numbers[0])));
+        assert!(
+            core::iter::from_fn(|| pool.backend().poll_effect())
+                .any(|effect| effect == PoolEffect::Adopted(numbers[0]))
+        );
     }
 }

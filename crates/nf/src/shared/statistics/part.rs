@@ -37,7 +37,8 @@ struct Told {
 impl Told {
     #[inline]
     fn note(&mut self, index: usize) {
-        if let Some(is_changed) = self.is_changed.get_mut(index).filter(|is_changed| !**is_changed) {
+        if let Some(is_changed) = self.is_changed.get_mut(index).filter(|is_changed| !**is_changed)
+        {
             *is_changed = true;
             self.changed.push_back(index as u32);
         }
@@ -54,8 +55,11 @@ impl Part {
     /// first change.
     pub fn share(&mut self) {
         let len = self.own.len();
-        self.shared =
-            Some(Box::new(Told { values: vec![0; len], changed: VecDeque::with_capacity(len), is_changed: vec![false; len] }));
+        self.shared = Some(Box::new(Told {
+            values: vec![0; len],
+            changed: VecDeque::with_capacity(len),
+            is_changed: vec![false; len],
+        }));
     }
 
     /// True if a server adds the parts up.
@@ -123,7 +127,9 @@ impl Part {
         self.others.fill(0);
         let Some(told) = &mut self.shared else { return };
         told.values.fill(0);
-        (0..self.own.len()).filter(|index| self.own[*index] != 0).for_each(|index| told.note(index));
+        (0..self.own.len())
+            .filter(|index| self.own[*index] != 0)
+            .for_each(|index| told.note(index));
     }
 
     /// Sets the sum of all others' parts. An unknown number is ignored.
@@ -156,8 +162,16 @@ mod tests {
         assert_eq!(changes(&mut part), [(2, 7)], "what is as it was is not said");
         assert_eq!(changes(&mut part), []);
         (0..1000).for_each(|at| part.add(at % 3, -1));
-        assert_eq!(room, part.shared.as_ref().map(|told| told.changed.capacity()), "there was room for all");
-        assert_eq!(changes(&mut part), [(0, -329), (1, -333), (2, -333)], "of what was here before, too");
+        assert_eq!(
+            room,
+            part.shared.as_ref().map(|told| told.changed.capacity()),
+            "there was room for all"
+        );
+        assert_eq!(
+            changes(&mut part),
+            [(0, -329), (1, -333), (2, -333)],
+            "of what was here before, too"
+        );
         part.hear(1, 1000);
         part.hear(7, 1);
         assert_eq!([0, 1, 2, 7].map(|index| part.sum(index)), [-329, 667, -326, 0]);

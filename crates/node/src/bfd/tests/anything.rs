@@ -17,9 +17,24 @@ fn step() -> impl Strategy<Value = Step> {
     let time = prop_oneof![Just(0), Just(1), Just(50_000), any::<u32>()];
     prop_oneof![
         (0..5 * SECOND).prop_map(Step::Wait),
-        (any::<[bool; 5]>(), 0usize..4, 1u32.., prop_oneof![Just(0), Just(11)], [time.clone(), time.clone()], 1u8..)
-            .prop_map(|(bits, state, my, your, times, multiplier)| Step::Hear { bits, state, my, your, times, multiplier }),
-        (1u32.., time, 1u8..).prop_map(|(transmit, receive, multiplier)| Step::Set(transmit, receive, multiplier)),
+        (
+            any::<[bool; 5]>(),
+            0usize..4,
+            1u32..,
+            prop_oneof![Just(0), Just(11)],
+            [time.clone(), time.clone()],
+            1u8..
+        )
+            .prop_map(|(bits, state, my, your, times, multiplier)| Step::Hear {
+                bits,
+                state,
+                my,
+                your,
+                times,
+                multiplier
+            }),
+        (1u32.., time, 1u8..)
+            .prop_map(|(transmit, receive, multiplier)| Step::Set(transmit, receive, multiplier)),
         any::<bool>().prop_map(Step::Admin),
     ]
 }

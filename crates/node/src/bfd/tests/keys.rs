@@ -8,9 +8,16 @@ use holdfast_wire::bfd::{Control, Diagnostic, MAX_LEN, State};
 fn with_one_key_they_come_up_and_stay() {
     for kind in [KeyKind::Password, KeyKind::KeyedSha1, KeyKind::MeticulousKeyedSha1] {
         // Numbers go round meanwhile: one side begins close to the end.
-        let mut pair = Pair::up(with_key(kind, 7, b"sixteen bytes it"), with_key(kind, 7, b"sixteen bytes it"));
+        let mut pair = Pair::up(
+            with_key(kind, 7, b"sixteen bytes it"),
+            with_key(kind, 7, b"sixteen bytes it"),
+        );
         pair.run(30 * SECOND);
-        assert_eq!((pair.states(), pair.changes.len(), pair.discards.len()), ([State::Up; 2], 0, 0), "{kind:?}");
+        assert_eq!(
+            (pair.states(), pair.changes.len(), pair.discards.len()),
+            ([State::Up; 2], 0, 0),
+            "{kind:?}"
+        );
     }
 }
 
@@ -33,21 +40,35 @@ fn with_different_keys_nobody_is_believed() {
         for side in 0..2 {
             assert!(pair.discards.contains(&(side, Discard::Unauthenticated)), "{what}");
         }
-        assert!(pair.discards.iter().all(|(_, discard)| *discard == Discard::Unauthenticated), "{what}");
+        assert!(
+            pair.discards.iter().all(|(_, discard)| *discard == Discard::Unauthenticated),
+            "{what}"
+        );
     }
 }
 
 /// A signed packet in which any bit is flipped belongs to no session.
 #[test]
 fn a_changed_packet_is_not_believed() {
-    let mut pair = Pair::up(with_key(KeyKind::KeyedSha1, 1, b"k"), with_key(KeyKind::KeyedSha1, 1, b"k"));
+    let mut pair =
+        Pair::up(with_key(KeyKind::KeyedSha1, 1, b"k"), with_key(KeyKind::KeyedSha1, 1, b"k"));
     pair.run(SECOND);
-    let last = pair.sent.iter().rev().find(|sent| sent.from == 0).map(|sent| sent.bytes.clone()).expect("it sends");
+    let last = pair
+        .sent
+        .iter()
+        .rev()
+        .find(|sent| sent.from == 0)
+        .map(|sent| sent.bytes.clone())
+        .expect("it sends");
     for bit in 0..last.len() * 8 {
         let mut changed = last.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
         let Ok(packet) = Control::parse(&changed) else { continue };
-        assert_eq!(pair.sides[1].handle(&packet, &changed, pair.now), Err(Discard::Unauthenticated), "bit {bit}");
+        assert_eq!(
+            pair.sides[1].handle(&packet, &changed, pair.now),
+            Err(Discard::Unauthenticated),
+            "bit {bit}"
+        );
     }
     // Bytes beyond the length field are covered by no digest: they are ignored.
     let mut longer = last.clone();
@@ -61,10 +82,12 @@ fn a_changed_packet_is_not_believed() {
 /// the meticulous one (section 6.7.4).
 #[test]
 fn what_was_heard_before_is_refused() {
-    for (kind, is_meticulous) in [(KeyKind::KeyedSha1, false), (KeyKind::MeticulousKeyedSha1, true)] {
+    for (kind, is_meticulous) in [(KeyKind::KeyedSha1, false), (KeyKind::MeticulousKeyedSha1, true)]
+    {
         let mut pair = Pair::new(with_key(kind, 1, b"k"), with_key(kind, 1, b"k"));
         pair.run(10 * SECOND);
-        let recorded: Vec<Vec<u8>> = pair.sent.iter().filter(|sent| sent.from == 0).map(|sent| sent.bytes.clone()).collect();
+        let recorded: Vec<Vec<u8>> =
+            pair.sent.iter().filter(|sent| sent.from == 0).map(|sent| sent.bytes.clone()).collect();
         assert!(Control::parse(&recorded[0]).is_ok_and(|packet| packet.state == State::Down));
         pair.run(2 * DELAY);
         pair.forget();
@@ -80,7 +103,9 @@ fn what_was_heard_before_is_refused() {
         pair.forget();
         pair.run(SECOND);
         let now = pair.now;
-        let Some(Sent { bytes, .. }) = pair.sent.iter().rev().find(|sent| sent.from == 0) else { panic!("it sends") };
+        let Some(Sent { bytes, .. }) = pair.sent.iter().rev().find(|sent| sent.from == 0) else {
+            panic!("it sends")
+        };
         let Some(holdfast_wire::bfd::Authentication::Sha1 { sequence, .. }) =
             Control::parse(bytes).ok().and_then(|packet| packet.authentication)
         else {
@@ -88,12 +113,19 @@ fn what_was_heard_before_is_refused() {
         };
         let key = Key::new(kind, 1, b"k").expect("a key");
         for (ahead, is_taken) in [(10, false), (9, true)] {
-            let packet = Control { authentication: Some(key.section(sequence.wrapping_add(ahead))), ..pair.sent[0].packet() };
+            let packet = Control {
+                authentication: Some(key.section(sequence.wrapping_add(ahead))),
+                ..pair.sent[0].packet()
+            };
             let mut forged = [0; MAX_LEN];
             let len = packet.write(&mut forged).expect("there is room");
             key.sign(&mut forged[..len]);
             let packet = Control::parse(&forged[..len]).expect("it was written");
-            assert_eq!(pair.sides[1].handle(&packet, &forged[..len], now).is_ok(), is_taken, "{ahead}");
+            assert_eq!(
+                pair.sides[1].handle(&packet, &forged[..len], now).is_ok(),
+                is_taken,
+                "{ahead}"
+            );
         }
     }
 }
@@ -109,7 +141,10 @@ fn numbers_are_forgotten_with_who_gave_them() {
     assert_eq!(pair.sides[1].state(), State::Up, "{:?}", pair.changes);
     assert!(pair.discards.contains(&(1, Discard::Replayed)));
     pair.run(5 * SECOND);
-    assert_eq!((pair.to_states(1)[0], pair.states()), ((State::Down, Diagnostic::TIME_EXPIRED), [State::Up; 2]));
+    assert_eq!(
+        (pair.to_states(1)[0], pair.states()),
+        ((State::Down, Diagnostic::TIME_EXPIRED), [State::Up; 2])
+    );
 }
 
 /// A session's next incarnation knows its memory. After a pause shorter than the
@@ -120,7 +155,8 @@ fn the_next_life_goes_on_with_it() {
         let keyed = || Settings { key: key.clone(), ..settings(50, 3) };
         let mut pair = Pair::up(keyed(), keyed());
         for _ in 0..20 {
-            let before = (pair.sides[0].timers(), pair.sides[0].since(), pair.sides[0].discriminator());
+            let before =
+                (pair.sides[0].timers(), pair.sides[0].since(), pair.sides[0].discriminator());
             let memory = pair.sides[0].memory();
             // Packets that it sends now are lost.
             pair.cut = [true; 2];
@@ -136,7 +172,10 @@ fn the_next_life_goes_on_with_it() {
                     && pair.sent.iter().any(|sent| sent.packet().is_final)
             );
             pair.run(777 * MS);
-            assert_eq!((&pair.changes[..], &pair.discards[..], pair.states()), (&[][..], &[][..], [State::Up; 2]));
+            assert_eq!(
+                (&pair.changes[..], &pair.discards[..], pair.states()),
+                (&[][..], &[][..], [State::Up; 2])
+            );
             assert_eq!((pair.sides[0].downs().0, pair.sides[1].downs().0), (0, 0));
         }
     }
@@ -153,7 +192,10 @@ fn after_a_long_pause_it_begins_anew() {
     pair.run(160 * MS);
     pair.cut = [false; 2];
     pair.sides[0] = Session::resume(keyed(), &memory, pair.now).expect("it is a session's");
-    assert_eq!((pair.sides[0].state(), pair.sides[0].downs()), (State::Down, (1, Diagnostic::TIME_EXPIRED)));
+    assert_eq!(
+        (pair.sides[0].state(), pair.sides[0].downs()),
+        (State::Down, (1, Diagnostic::TIME_EXPIRED))
+    );
     pair.forget();
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
     assert_eq!((pair.sides[1].downs(), pair.discards.len()), ((1, Diagnostic::TIME_EXPIRED), 0));
@@ -203,7 +245,12 @@ fn keys_change_while_it_is_up() {
             pair.run(50 * SECOND);
             assert!(pair.sides[1 - first].set_key(key(new), pair.now));
             pair.run(50 * SECOND);
-            assert_eq!((pair.states(), pair.changes.len()), ([State::Up; 2], 0), "{kind:?} {:?}", pair.discards);
+            assert_eq!(
+                (pair.states(), pair.changes.len()),
+                ([State::Up; 2], 0),
+                "{kind:?} {:?}",
+                pair.discards
+            );
             assert!(pair.discards.len() <= 2, "what was on its way: {:?}", pair.discards);
             pair.discards.clear();
             for side in 0..2 {
@@ -224,7 +271,8 @@ fn keys_change_while_it_is_up() {
 /// counts no more, and the session is down.
 #[test]
 fn an_old_key_ends() {
-    let mut pair = Pair::up(with_key(KeyKind::KeyedSha1, 1, b"old"), with_key(KeyKind::KeyedSha1, 1, b"old"));
+    let mut pair =
+        Pair::up(with_key(KeyKind::KeyedSha1, 1, b"old"), with_key(KeyKind::KeyedSha1, 1, b"old"));
     pair.sides[0].set_key(Key::new(KeyKind::KeyedSha1, 1, b"new").expect("a key"), pair.now);
     pair.run(59 * SECOND);
     assert_eq!((pair.states(), pair.discards.len()), ([State::Up; 2], 0));
@@ -238,22 +286,34 @@ fn an_old_key_ends() {
 /// this side knows the key too.
 #[test]
 fn the_other_side_has_the_new_key_already() {
-    let mut pair =
-        Pair::new(with_key(KeyKind::MeticulousKeyedSha1, 1, b"old"), with_key(KeyKind::MeticulousKeyedSha1, 1, b"new"));
+    let mut pair = Pair::new(
+        with_key(KeyKind::MeticulousKeyedSha1, 1, b"old"),
+        with_key(KeyKind::MeticulousKeyedSha1, 1, b"new"),
+    );
     pair.run(10 * SECOND);
     assert_eq!(pair.states(), [State::Down; 2]);
-    pair.sides[0].set_key(Key::new(KeyKind::MeticulousKeyedSha1, 1, b"new").expect("a key"), pair.now);
+    pair.sides[0]
+        .set_key(Key::new(KeyKind::MeticulousKeyedSha1, 1, b"new").expect("a key"), pair.now);
     pair.run(5 * SECOND);
     assert_eq!(pair.states(), [State::Up; 2]);
 }
 
 #[test]
 fn keys_have_lengths_and_keep_quiet() {
-    assert!(Key::new(KeyKind::Password, 1, &[b'x'; 17]).is_none() && Key::new(KeyKind::Password, 1, &[b'x'; 16]).is_some());
-    assert!(Key::new(KeyKind::KeyedSha1, 1, &[b'x'; 21]).is_none() && Key::new(KeyKind::KeyedSha1, 1, &[b'x'; 20]).is_some());
+    assert!(
+        Key::new(KeyKind::Password, 1, &[b'x'; 17]).is_none()
+            && Key::new(KeyKind::Password, 1, &[b'x'; 16]).is_some()
+    );
+    assert!(
+        Key::new(KeyKind::KeyedSha1, 1, &[b'x'; 21]).is_none()
+            && Key::new(KeyKind::KeyedSha1, 1, &[b'x'; 20]).is_some()
+    );
     assert!(Key::new(KeyKind::KeyedSha1, 1, b"").is_none());
     let said = format!("{:?}", settings_of(b"hunter2"));
-    assert!(said.contains("KeyedSha1") && !said.contains("hunter2") && !said.contains("104"), "{said}");
+    assert!(
+        said.contains("KeyedSha1") && !said.contains("hunter2") && !said.contains("104"),
+        "{said}"
+    );
 }
 
 fn settings_of(secret: &[u8]) -> Settings {

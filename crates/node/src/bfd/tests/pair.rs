@@ -11,7 +11,12 @@ pub(super) const SECOND: u64 = 1000 * MS;
 pub(super) const DELAY: u64 = MS;
 
 pub(super) fn settings(interval_ms: u32, multiplier: u8) -> Settings {
-    Settings { min_transmit: interval_ms * 1000, min_receive: interval_ms * 1000, multiplier, key: None }
+    Settings {
+        min_transmit: interval_ms * 1000,
+        min_receive: interval_ms * 1000,
+        multiplier,
+        key: None,
+    }
 }
 
 pub(super) fn with_key(kind: KeyKind, id: u8, secret: &[u8]) -> Settings {
@@ -104,7 +109,8 @@ impl Pair {
         let end = self.now + time;
         loop {
             let arrival = self.flying.front().map_or(u64::MAX, |(at, ..)| *at);
-            let next = self.sides.iter().map(Session::poll_timeout).min().unwrap_or(u64::MAX).min(arrival);
+            let next =
+                self.sides.iter().map(Session::poll_timeout).min().unwrap_or(u64::MAX).min(arrival);
             if next > end {
                 self.now = end;
                 return;
@@ -118,7 +124,9 @@ impl Pair {
                 let change = self.sides[side].handle_timeout(self.now);
                 self.changes.extend(change.map(|change| (self.now, side, change)));
                 let mut into = [0; MAX_LEN];
-                while let Some(len) = self.sides[side].poll_transmit(self.now, &mut self.random, &mut into) {
+                while let Some(len) =
+                    self.sides[side].poll_transmit(self.now, &mut self.random, &mut into)
+                {
                     let bytes = into[..len].to_vec();
                     self.sent.push(Sent { at: self.now, from: side, bytes: bytes.clone() });
                     if !self.cut[side] && (self.random)() % 1000 >= self.lost {

@@ -29,7 +29,8 @@ impl Network {
             let (to_b, frame) = self.wire.swap_remove(at);
             let copies = [0, 1, 1, 1, 2][(self.next() % 5) as usize];
             for _ in 0..copies {
-                let _ = if to_b { b.handle_frame(&frame, now) } else { a.handle_frame(&frame, now) };
+                let _ =
+                    if to_b { b.handle_frame(&frame, now) } else { a.handle_frame(&frame, now) };
             }
             if self.wire.is_empty() {
                 break;
@@ -54,7 +55,13 @@ struct Crossing {
 
 impl Crossing {
     fn of_seed(seed: u64) -> Crossing {
-        Crossing { seed, first: 1, rings: Vec::new(), buffer: FabricConfig::default().buffer, pace: 1 }
+        Crossing {
+            seed,
+            first: 1,
+            rings: Vec::new(),
+            buffer: FabricConfig::default().buffer,
+            pace: 1,
+        }
     }
 
     /// Sends 300 records there, and back the same way.
@@ -72,7 +79,8 @@ impl Crossing {
             for _ in 0..network.next() % 20 {
                 if sent < 300 {
                     let filling = vec![7; (network.next() % 900) as usize];
-                    a.send(B.node, 40, &[sent.to_be_bytes().as_slice(), &filling].concat()).unwrap();
+                    a.send(B.node, 40, &[sent.to_be_bytes().as_slice(), &filling].concat())
+                        .unwrap();
                     sent += 1;
                 }
             }
@@ -80,12 +88,18 @@ impl Crossing {
             // An end may have the next ring a while before the other, but both have a key
             // in common.
             for at in 0..2 {
-                if network.next().is_multiple_of(40) && rings[at] < self.rings.len() && rings[at] <= rings[1 - at] {
+                if network.next().is_multiple_of(40)
+                    && rings[at] < self.rings.len()
+                    && rings[at] <= rings[1 - at]
+                {
                     [&mut a, &mut b][at].set_keys(&self.rings[rings[at]]);
                     rings[at] += 1;
                 }
             }
-            assert!(a.inbox.len().max(b.inbox.len()) <= self.buffer * 3 / 2, "{self:?}: more than there is room for");
+            assert!(
+                a.inbox.len().max(b.inbox.len()) <= self.buffer * 3 / 2,
+                "{self:?}: more than there is room for"
+            );
             if (network.now / MILLISECOND).is_multiple_of(self.pace) {
                 for record in drain(&mut b) {
                     assert_eq!(record[..4], got.to_be_bytes(), "{self:?}");
@@ -97,7 +111,10 @@ impl Crossing {
                     back += 1;
                 }
             }
-            assert!(network.now < 100_000 * MILLISECOND, "{self:?}: it never finished, {got} arrived and {back} came back");
+            assert!(
+                network.now < 100_000 * MILLISECOND,
+                "{self:?}: it never finished, {got} arrived and {back} came back"
+            );
         }
         if !self.rings.is_empty() {
             assert!(a.is_authenticated() && b.is_authenticated());
@@ -137,9 +154,14 @@ fn keys_change_while_records_cross() {
 fn a_channel_outlives_its_numbers() {
     for seed in 0..50 {
         let rings = if seed % 2 == 0 { vec![ring(&[1])] } else { Vec::new() };
-        let (mut a, mut b) = Crossing { first: u32::MAX - seed as u32, rings, ..Crossing::of_seed(seed) }.run();
+        let (mut a, mut b) =
+            Crossing { first: u32::MAX - seed as u32, rings, ..Crossing::of_seed(seed) }.run();
         for channel in [a.channel(B.node), b.channel(A.node)] {
-            assert!(channel.next_sequence < 1000, "the numbers went on to {}", channel.next_sequence);
+            assert!(
+                channel.next_sequence < 1000,
+                "the numbers went on to {}",
+                channel.next_sequence
+            );
         }
     }
 }

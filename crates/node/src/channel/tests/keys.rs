@@ -22,12 +22,27 @@ fn state(fabric: &Fabric) -> String {
         .channels
         .iter()
         .map(|channel| {
-            let flight: Vec<_> =
-                channel.flight.iter().map(|sent| (sent.sequence, sent.tries, sent.is_due, sent.arrived)).collect();
-            (channel.destination(), channel.next_sequence, channel.expected, flight, channel.acknowledge, channel.backoff)
+            let flight: Vec<_> = channel
+                .flight
+                .iter()
+                .map(|sent| (sent.sequence, sent.tries, sent.is_due, sent.arrived))
+                .collect();
+            (
+                channel.destination(),
+                channel.next_sequence,
+                channel.expected,
+                flight,
+                channel.acknowledge,
+                channel.backoff,
+            )
         })
         .collect();
-    format!("{channels:?} {:?} {:?} {:?}", fabric.questions, fabric.inbox.len(), fabric.poll_timeout())
+    format!(
+        "{channels:?} {:?} {:?} {:?}",
+        fabric.questions,
+        fabric.inbox.len(),
+        fabric.poll_timeout()
+    )
 }
 
 proptest! {
@@ -77,7 +92,11 @@ fn a_frame_played_back_is_refused() {
     for round in 0..5000 {
         let before = (state(&a), state(&b));
         assert_eq!(b.handle_frame(&frame, 4), Err(DropReason::Replayed), "after {round} frames");
-        assert_eq!(a.handle_frame(&acknowledgement, 4), Err(DropReason::Replayed), "after {round} frames");
+        assert_eq!(
+            a.handle_frame(&acknowledgement, 4),
+            Err(DropReason::Replayed),
+            "after {round} frames"
+        );
         assert_eq!((state(&a), state(&b)), before);
         a.send(B.node, 40, b"another").unwrap();
         settle(&mut a, &mut b, 4);
@@ -91,7 +110,8 @@ fn a_repeated_frame_is_sealed_anew() {
     let (mut a, mut b, lost) = under_way();
     let now = a.poll_timeout().unwrap();
     let again = frames(&mut a, now).remove(0);
-    let counter = |frame: &[u8]| Header::ref_from_prefix(&frame[ETHERNET_LEN..]).unwrap().0.counter.get();
+    let counter =
+        |frame: &[u8]| Header::ref_from_prefix(&frame[ETHERNET_LEN..]).unwrap().0.counter.get();
     assert!(counter(&again) > counter(&lost));
     assert_ne!(again[ETHERNET_LEN + HEADER_LEN..], lost[ETHERNET_LEN + HEADER_LEN..]);
     b.handle_frame(&again, now).unwrap();
@@ -107,14 +127,22 @@ fn ends_of_different_mind_do_not_hear_each_other() {
     let config = FabricConfig::default();
     let other = KeyRing::new(vec![Key { number: 1, secret: [9; 32] }]).unwrap();
     let rings = [None, Some(ring(&[1])), Some(ring(&[2])), Some(other)];
-    for (left, right) in (0..4).flat_map(|left| (0..4).map(move |right| (left, right))).filter(|(left, right)| left != right) {
-        let (mut a, mut b) = (endpoint(A, config, rings[left].as_ref()), endpoint(B, config, rings[right].as_ref()));
+    for (left, right) in (0..4)
+        .flat_map(|left| (0..4).map(move |right| (left, right)))
+        .filter(|(left, right)| left != right)
+    {
+        let (mut a, mut b) =
+            (endpoint(A, config, rings[left].as_ref()), endpoint(B, config, rings[right].as_ref()));
         a.set_peer(B);
         b.set_peer(A);
         a.send(B.node, 40, b"hello?").unwrap();
         let before = state(&b);
         for frame in frames(&mut a, 1) {
-            assert_eq!(b.handle_frame(&frame, 1), Err(DropReason::Unauthenticated), "{left} to {right}");
+            assert_eq!(
+                b.handle_frame(&frame, 1),
+                Err(DropReason::Unauthenticated),
+                "{left} to {right}"
+            );
         }
         assert_eq!(state(&b), before);
     }
@@ -229,7 +257,11 @@ fn a_key_is_replaced_without_loss() {
 /// Invalid rings, and one that is printed.
 #[test]
 fn a_ring_has_numbered_keys_and_tells_no_secret() {
-    let keys = |numbers: &[u8]| KeyRing::new(numbers.iter().map(|number| Key { number: *number, secret: [0xab; 32] }).collect());
+    let keys = |numbers: &[u8]| {
+        KeyRing::new(
+            numbers.iter().map(|number| Key { number: *number, secret: [0xab; 32] }).collect(),
+        )
+    };
     assert_eq!(keys(&[]), Err(KeyRingError::Empty));
     assert_eq!(keys(&[1, 2, 1]), Err(KeyRingError::SameNumber(1)));
     assert_eq!(keys(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), Err(KeyRingError::TooMany));

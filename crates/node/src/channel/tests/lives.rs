@@ -71,7 +71,8 @@ fn who_speaks_to_a_life_before_is_told() {
 fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life() {
     for ring in both() {
         let config = FabricConfig::default();
-        let (mut a, mut b) = (endpoint(A, config, ring.as_ref()), endpoint(B, config, ring.as_ref()));
+        let (mut a, mut b) =
+            (endpoint(A, config, ring.as_ref()), endpoint(B, config, ring.as_ref()));
         a.send(B.node, 40, b"for whoever is there").unwrap();
         let delayed = frames(&mut a, 1);
         for frame in &delayed {
@@ -122,11 +123,15 @@ fn the_dead_do_not_speak() {
 fn both_ask_at_once() {
     for ring in both() {
         let config = FabricConfig::default();
-        let (mut a, mut b) = (endpoint(A, config, ring.as_ref()), endpoint(B, config, ring.as_ref()));
+        let (mut a, mut b) =
+            (endpoint(A, config, ring.as_ref()), endpoint(B, config, ring.as_ref()));
         a.send(B.node, 40, b"there").unwrap();
         b.send(A.node, 40, b"back").unwrap();
         settle(&mut a, &mut b, 1);
-        assert_eq!((drain(&mut b), drain(&mut a)), (vec![b"there".to_vec()], vec![b"back".to_vec()]));
+        assert_eq!(
+            (drain(&mut b), drain(&mut a)),
+            (vec![b"there".to_vec()], vec![b"back".to_vec()])
+        );
         assert!(a.is_settled(B.node) && b.is_settled(A.node));
         assert_eq!((a.poll_timeout(), b.poll_timeout()), (None, None));
     }
@@ -158,7 +163,9 @@ fn everybody_who_asks_at_once_is_answered_at_once() {
             let config = FabricConfig { buffer: 64 << 20, ..FabricConfig::default() };
             let mut one = endpoint(A, config, ring.as_ref());
             let mut others: Vec<Fabric> = (100..100 + ASKING)
-                .map(|node| endpoint(Peer { node, incarnation: 1 }, FabricConfig::default(), ring.as_ref()))
+                .map(|node| {
+                    endpoint(Peer { node, incarnation: 1 }, FabricConfig::default(), ring.as_ref())
+                })
                 .collect();
             for other in &mut others {
                 if is_known {
@@ -168,14 +175,21 @@ fn everybody_who_asks_at_once_is_answered_at_once() {
             }
             for _ in 0..2 {
                 for other in &mut others {
-                    frames(other, MILLISECOND).iter().for_each(|frame| one.handle_frame(frame, MILLISECOND).unwrap());
+                    frames(other, MILLISECOND)
+                        .iter()
+                        .for_each(|frame| one.handle_frame(frame, MILLISECOND).unwrap());
                 }
                 for answer in frames(&mut one, MILLISECOND) {
                     let to = usize::from(u16::from_be_bytes([answer[4], answer[5]]) - 100);
                     others[to].handle_frame(&answer, MILLISECOND).unwrap();
                 }
             }
-            assert_eq!(drain(&mut one).len(), usize::from(ASKING), "sealed: {}, known: {is_known}", ring.is_some());
+            assert_eq!(
+                drain(&mut one).len(),
+                usize::from(ASKING),
+                "sealed: {}, known: {is_known}",
+                ring.is_some()
+            );
         }
     }
 }
@@ -197,7 +211,10 @@ fn flip(frame: &[u8], at: usize, bit: usize) -> Vec<u8> {
 fn a_single_frame_begins_no_life() {
     for bit in 0..32 {
         for is_known in [true, false] {
-            let (mut a, mut b) = (endpoint(A, FabricConfig::default(), None), endpoint(B, FabricConfig::default(), None));
+            let (mut a, mut b) = (
+                endpoint(A, FabricConfig::default(), None),
+                endpoint(B, FabricConfig::default(), None),
+            );
             a.set_peer(B);
             if is_known {
                 b.set_peer(A);
@@ -214,7 +231,11 @@ fn a_single_frame_begins_no_life() {
                 frames(&mut b, now).iter().for_each(|frame| _ = a.handle_frame(frame, now));
                 now += 25 * MILLISECOND;
             }
-            assert_eq!((b.peer(A.node), drain(&mut b)), (Some(A), vec![b"first".to_vec()]), "bit {bit}, known: {is_known}");
+            assert_eq!(
+                (b.peer(A.node), drain(&mut b)),
+                (Some(A), vec![b"first".to_vec()]),
+                "bit {bit}, known: {is_known}"
+            );
             assert!(now < 200 * MILLISECOND && a.is_settled(B.node));
         }
     }
@@ -236,7 +257,10 @@ fn two_that_begin_again_at_once_find_each_other() {
         a.send(B.node, 40, b"before").unwrap();
         settle(&mut a, &mut b, 1);
         let (second_a, second_b) = (Peer { incarnation: 2, ..A }, Peer { incarnation: 2, ..B });
-        let (mut a, mut b) = (Fabric::new(second_a, FabricConfig::default()), Fabric::new(second_b, FabricConfig::default()));
+        let (mut a, mut b) = (
+            Fabric::new(second_a, FabricConfig::default()),
+            Fabric::new(second_b, FabricConfig::default()),
+        );
         for (fabric, before) in [(&mut a, B), (&mut b, A)] {
             fabric.learn_peer(before);
             fabric.send(before.node, 40, b"for the life before").unwrap();
@@ -257,7 +281,11 @@ fn two_that_begin_again_at_once_find_each_other() {
             }
             now += 25 * MILLISECOND;
         }
-        assert_eq!((a.peer(B.node), b.peer(A.node)), (Some(second_b), Some(second_a)), "lost: {lost:b}");
+        assert_eq!(
+            (a.peer(B.node), b.peer(A.node)),
+            (Some(second_b), Some(second_a)),
+            "lost: {lost:b}"
+        );
         a.inbox.clear();
         b.inbox.clear();
         a.send(B.node, 40, b"there").unwrap();
@@ -272,7 +300,8 @@ fn two_that_begin_again_at_once_find_each_other() {
 #[test]
 fn a_life_that_is_not_there_is_asked_for_again() {
     for bit in 0..32 {
-        let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+        let (mut a, mut b) =
+            (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
         a.send(B.node, 40, b"for whoever is there").unwrap();
         frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
         for answer in frames(&mut b, 1) {
@@ -305,8 +334,10 @@ fn a_life_that_is_not_there_is_asked_for_again() {
 /// that one: in frames under way, waiting for room, and long ones in their parts.
 #[test]
 fn what_was_said_to_a_life_that_never_was_arrives_whole() {
-    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
-    let said: Vec<Vec<u8>> = (0..100u8).map(|number| vec![number; if number % 10 == 0 { 5000 } else { 1000 }]).collect();
+    let (mut a, mut b) =
+        (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    let said: Vec<Vec<u8>> =
+        (0..100u8).map(|number| vec![number; if number % 10 == 0 { 5000 } else { 1000 }]).collect();
     a.send(B.node, 40, &said[0]).unwrap();
     frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
     let answer = frames(&mut b, 1).pop().expect("it answers");
@@ -330,7 +361,8 @@ fn what_was_said_to_a_life_that_never_was_arrives_whole() {
 #[test]
 fn a_life_that_has_taken_something_was_there() {
     let next = Peer { incarnation: 2, ..B };
-    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    let (mut a, mut b) =
+        (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
     a.send(B.node, 40, b"first").unwrap();
     frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
     // Later frames seem older than this one, and do not make the life certain.
@@ -349,7 +381,10 @@ fn a_life_that_has_taken_something_was_there() {
         frames(&mut b, now).iter().for_each(|frame| _ = a.handle_frame(frame, now));
         frames(&mut a, now).iter().for_each(|frame| _ = b.handle_frame(frame, now));
     }
-    assert_eq!((a.peer(B.node), &a.inbox.restarted[..], drain(&mut b).len()), (Some(next), &[next][..], 0));
+    assert_eq!(
+        (a.peer(B.node), &a.inbox.restarted[..], drain(&mut b).len()),
+        (Some(next), &[next][..], 0)
+    );
 }
 
 /// An incarnation sends before it was announced, and old news names the one before: its
@@ -357,7 +392,8 @@ fn a_life_that_has_taken_something_was_there() {
 #[test]
 fn old_news_does_not_end_the_channel_of_a_later_life() {
     let (before, next) = (B, Peer { incarnation: 2, ..B });
-    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(next, FabricConfig::default()));
+    let (mut a, mut b) =
+        (Fabric::new(A, FabricConfig::default()), Fabric::new(next, FabricConfig::default()));
     b.send(A.node, 40, b"first").unwrap();
     settle(&mut b, &mut a, 1);
     assert_eq!((a.peer(B.node), drain(&mut a)), (Some(next), vec![b"first".to_vec()]));

@@ -9,7 +9,8 @@ fn bytes(len: usize) -> Vec<u8> {
 
 /// Records that have arrived, with their kinds.
 fn drain_kinds(fabric: &mut Fabric) -> Vec<(u8, Vec<u8>)> {
-    let records = fabric.inbox.records().map(|(record, body)| (record.kind, body.to_vec())).collect();
+    let records =
+        fabric.inbox.records().map(|(record, body)| (record.kind, body.to_vec())).collect();
     fabric.inbox.clear();
     records
 }
@@ -23,7 +24,8 @@ fn long_records_arrive_whole_and_in_order() {
         let fits = a.max_record();
         let lens = [10, fits, fits + 1, 2 * (fits - PART_HEADER_LEN), 20_000, 0, MAX_LONG_RECORD];
         for (kind, len) in lens.iter().enumerate() {
-            a.send_parts(B.node, kind as u8, &[&bytes(*len)[..len / 3], &bytes(*len)[len / 3..]]).unwrap();
+            a.send_parts(B.node, kind as u8, &[&bytes(*len)[..len / 3], &bytes(*len)[len / 3..]])
+                .unwrap();
         }
         let (mut now, mut got) = (1, Vec::new());
         while got.len() < lens.len() {
@@ -64,7 +66,8 @@ fn a_record_that_is_too_long_is_refused_whole() {
 #[test]
 fn parts_that_do_not_fit_are_given_up() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
-    let parts: [&[u8]; 7] = [&[40, 0, 1], &[40, 1, 1], &[40, 2, 1], &[41, 1, 2], &[40], &[], &[42, 2, 3]];
+    let parts: [&[u8]; 7] =
+        [&[40, 0, 1], &[40, 1, 1], &[40, 2, 1], &[41, 1, 2], &[40], &[], &[42, 2, 3]];
     for part in parts {
         a.send(B.node, PART, part).unwrap();
     }

@@ -155,7 +155,9 @@ impl Bench {
     fn port_quietly(&mut self, port: u8, bytes: &[u8], account: &mut Account) {
         let packet = self.packet(bytes);
         account.came += 1;
-        if let Some((_, packet)) = self.edge.handle_ingress(port, packet, self.now, &mut self.out, &mut self.pool) {
+        if let Some((_, packet)) =
+            self.edge.handle_ingress(port, packet, self.now, &mut self.out, &mut self.pool)
+        {
             account.went += 1;
             self.pool.put(packet);
         }
@@ -170,7 +172,12 @@ impl Bench {
         }
         // A packet that a chain has refused is counted by the chain.
         account.came += u64::from(flags & Flags::TURNED == 0);
-        self.edge.handle_egress(super::Released::stateless(packet), self.now, &mut self.out, &mut self.pool);
+        self.edge.handle_egress(
+            super::Released::stateless(packet),
+            self.now,
+            &mut self.out,
+            &mut self.pool,
+        );
         self.collect(account);
     }
 
@@ -196,6 +203,10 @@ impl Bench {
                 self.pool.put(packet);
             }
         }
-        assert_eq!(self.pool.free() + self.edge.held(), self.pool.total(), "a buffer is lost, or there twice");
+        assert_eq!(
+            self.pool.free() + self.edge.held(),
+            self.pool.total(),
+            "a buffer is lost, or there twice"
+        );
     }
 }

@@ -32,7 +32,10 @@ fn routes_and_hops() {
         first(&mut bench, 0, "udp 198.51.100.4:1 > 192.0.2.7:2"),
         "1< box1>host254 udp 198.51.100.4:1 > 192.0.2.7:2 ttl=63"
     );
-    assert_eq!(first(&mut bench, 1, "udp 192.0.2.7:2 > 10.0.0.9:1 ttl=2"), "0< box0>host9 udp 192.0.2.7:2 > 10.0.0.9:1 ttl=1");
+    assert_eq!(
+        first(&mut bench, 1, "udp 192.0.2.7:2 > 10.0.0.9:1 ttl=2"),
+        "0< box0>host9 udp 192.0.2.7:2 > 10.0.0.9:1 ttl=1"
+    );
     assert_eq!(
         first(&mut bench, 0, "tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2"),
         "1< box1>host254 tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 ttl=63"
@@ -52,7 +55,10 @@ fn no_route_is_told_through_the_chain() {
     );
     // An IPv6 route does not match IPv4, and the other way round.
     let effects = known().released(0, "udp [2001:db8:a::9]:1 > [2001:db8:dead::1]:2");
-    assert!(effects[0].starts_with("again 0> host9>box0 net 2001:db8:a::1 > 2001:db8:a::9"), "{effects:?}");
+    assert!(
+        effects[0].starts_with("again 0> host9>box0 net 2001:db8:a::1 > 2001:db8:a::9"),
+        "{effects:?}"
+    );
 }
 
 #[test]
@@ -71,7 +77,11 @@ fn a_packet_that_does_not_fit_is_told_the_size_through_the_chain() {
         ]
     );
     let effects = bench.released(0, "tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 len=1400");
-    assert!(effects[0].starts_with("again 1> host9>box0 too-big mtu=1400 2001:db8:b::1 > 2001:db8:a::9"), "{effects:?}");
+    assert!(
+        effects[0]
+            .starts_with("again 1> host9>box0 too-big mtu=1400 2001:db8:b::1 > 2001:db8:a::9"),
+        "{effects:?}"
+    );
 }
 
 #[test]
@@ -80,7 +90,12 @@ fn the_quote_is_as_long_as_the_rfcs_allow() {
     let mut reported = |words: &str| {
         let mut packet = bench.packet(&frame(0, words));
         packet.parse().expect("well formed");
-        bench.edge.handle_egress(Released::stateless(packet), bench.now, &mut bench.out, &mut bench.pool);
+        bench.edge.handle_egress(
+            Released::stateless(packet),
+            bench.now,
+            &mut bench.out,
+            &mut bench.pool,
+        );
         let (_, packet) = bench.out.reinject.pop().expect("told");
         let len = packet.len() - 14;
         bench.pool.put(packet);
@@ -99,8 +114,14 @@ fn the_quote_is_short_where_the_mtu_is_small() {
     for (mtu, told) in [(1000, 576), (300, 300), (68, 68), (10, 0)] {
         bench.edge.set_mtu(0, mtu);
         let packet = bench.packet(&frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2 ttl=1 len=1000"));
-        assert!(bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool).is_none());
-        let lens: Vec<usize> = bench.out.transmit.iter().map(|(_, error)| error.get().len() - 14).collect();
+        assert!(
+            bench
+                .edge
+                .handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool)
+                .is_none()
+        );
+        let lens: Vec<usize> =
+            bench.out.transmit.iter().map(|(_, error)| error.get().len() - 14).collect();
         bench.out.transmit.drain(..).for_each(|(_, error)| bench.pool.put(error.into_inner()));
         // If not even a header and 8 bytes fit, nothing leaves.
         assert_eq!(lens, if mtu < 56 { vec![] } else { vec![told] });
@@ -115,10 +136,16 @@ fn the_quote_is_short_where_the_mtu_is_small() {
 fn a_tag_that_a_chain_has_put_on_leaves_with_the_packet() {
     let mut bench = known();
     for words in ["udp 198.51.100.4:1 > 192.0.2.7:2", "tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2"] {
-        assert_eq!(first(&mut bench, 0, &format!("{words} vlan=40960")), format!("1< box1>host254 {words} ttl=63 vlan=40960"));
+        assert_eq!(
+            first(&mut bench, 0, &format!("{words} vlan=40960")),
+            format!("1< box1>host254 {words} ttl=63 vlan=40960")
+        );
     }
     let fits = "udp 198.51.100.4:1 > 192.0.2.7:2 df len=1372";
-    assert_eq!(first(&mut bench, 0, &format!("{fits} vlan=8192")), format!("{} vlan=8192", first(&mut bench, 0, fits)));
+    assert_eq!(
+        first(&mut bench, 0, &format!("{fits} vlan=8192")),
+        format!("{} vlan=8192", first(&mut bench, 0, fits))
+    );
     for (port, words) in [
         (0, "udp 198.51.100.4:1 > 192.0.2.7:2 df len=1373"),
         (0, "udp 198.51.100.4:1 > 172.16.0.1:2"),
@@ -128,17 +155,20 @@ fn a_tag_that_a_chain_has_put_on_leaves_with_the_packet() {
         assert!(untagged[0].starts_with("again ") && untagged[0].contains("] as "), "{untagged:?}");
         assert_eq!(bench.released(port, &format!("{words} vlan=8192")), untagged);
     }
-    let pieces =
-        |bench: &mut Bench, words: &str| bench.released(0, &format!("udp 198.51.100.4:1 > 192.0.2.7:2 len=2000 {words}"));
+    let pieces = |bench: &mut Bench, words: &str| {
+        bench.released(0, &format!("udp 198.51.100.4:1 > 192.0.2.7:2 len=2000 {words}"))
+    };
     let untagged = pieces(&mut bench, "");
     assert!(untagged.len() == 2 && untagged[1].contains("fragment"), "{untagged:?}");
-    let expected: Vec<String> = untagged.iter().map(|piece| format!("{piece} vlan=24576")).collect();
+    let expected: Vec<String> =
+        untagged.iter().map(|piece| format!("{piece} vlan=24576")).collect();
     assert_eq!(pieces(&mut bench, "vlan=24576"), expected);
 
     let mut bench = Bench::new();
     let asks = bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2 vlan=40960");
     assert_eq!(asks, ["1< box1>all arp who-has 203.0.113.9 tell 203.0.113.1"]);
-    let answered = bench.port(1, "arp 203.0.113.9 is-at 02:00:00:00:01:09 target=203.0.113.1 to=box1");
+    let answered =
+        bench.port(1, "arp 203.0.113.9 is-at 02:00:00:00:01:09 target=203.0.113.1 to=box1");
     assert_eq!(answered, ["1< box1>host9 udp 198.51.100.4:1 > 203.0.113.9:2 ttl=63 vlan=40960"]);
 }
 
@@ -179,14 +209,18 @@ fn error(from: &str, to: &str, about: &str) -> Vec<u8> {
     let (ethertype, packet) = match (ip(from), ip(to)) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let mut packet = [vec![0; Ipv4::LEN + IcmpError::LEN], quote].concat();
-            IcmpError { kind: 3, code: 1, rest: 0 }.write(&mut packet[Ipv4::LEN..]).expect("it fits");
+            IcmpError { kind: 3, code: 1, rest: 0 }
+                .write(&mut packet[Ipv4::LEN..])
+                .expect("it fits");
             Ipv4::new(from.octets(), to.octets(), proto::ICMP).write(&mut packet).expect("it fits");
             (ETHERTYPE_IPV4, packet)
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
             let (from, to) = (from.octets(), to.octets());
             let mut packet = [vec![0; Ipv6::LEN + Icmpv6Error::LEN], quote].concat();
-            Icmpv6Error { kind: 1, code: 3, rest: 0 }.write(&mut packet[Ipv6::LEN..], &from, &to).expect("it fits");
+            Icmpv6Error { kind: 1, code: 3, rest: 0 }
+                .write(&mut packet[Ipv6::LEN..], &from, &to)
+                .expect("it fits");
             Ipv6::new(from, to, proto::ICMPV6).write(&mut packet).expect("it fits");
             (ETHERTYPE_IPV6, packet)
         }
@@ -202,12 +236,14 @@ fn error(from: &str, to: &str, about: &str) -> Vec<u8> {
 #[test]
 fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
     let mut bench = known();
-    let sent_with = |bench: &mut Bench, flags: u8, ingress: u8, (from, to): (&str, &str), about: &str| {
-        let effects = bench.released_with(ingress, flags, &error(from, to, about));
-        effects.into_iter().next().unwrap_or_default()
+    let sent_with =
+        |bench: &mut Bench, flags: u8, ingress: u8, (from, to): (&str, &str), about: &str| {
+            let effects = bench.released_with(ingress, flags, &error(from, to, about));
+            effects.into_iter().next().unwrap_or_default()
+        };
+    let sent = |bench: &mut Bench, ingress: u8, ends: (&str, &str), about: &str| {
+        sent_with(bench, Flags::OWN, ingress, ends, about)
     };
-    let sent =
-        |bench: &mut Bench, ingress: u8, ends: (&str, &str), about: &str| sent_with(bench, Flags::OWN, ingress, ends, about);
     // This is the error that `a_neighbour_that_does_not_answer` shows, once the chain has
     // translated it back.
     let four = "udp 10.0.0.9:1 > 203.0.113.8:2";
@@ -233,7 +269,10 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
     );
     // Errors of other stations keep their source: a router outside, and a host inside
     // that is translated to a port's own address.
-    assert!(sent_with(&mut bench, 0, 1, ("192.0.2.7", "10.0.0.9"), four).contains(" host 192.0.2.7 > 10.0.0.9 "));
+    assert!(
+        sent_with(&mut bench, 0, 1, ("192.0.2.7", "10.0.0.9"), four)
+            .contains(" host 192.0.2.7 > 10.0.0.9 ")
+    );
     let about = "udp 203.0.113.9:1 > 203.0.113.2:2";
     for ingress in [0, 1] {
         let left = sent_with(&mut bench, 0, ingress, ("203.0.113.2", "203.0.113.9"), about);

@@ -26,7 +26,9 @@ fn frame_of(ip: &Ipv4<'_>, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; header];
     frame.extend_from_slice(payload);
     ip.write(&mut frame[Ethernet::LEN..]).expect("a test's header");
-    Ethernet { destination: super::BOX[0], source: [2; 6], ethertype: 0x0800 }.write(&mut frame).expect("a test's frame");
+    Ethernet { destination: super::BOX[0], source: [2; 6], ethertype: 0x0800 }
+        .write(&mut frame)
+        .expect("a test's frame");
     frame
 }
 
@@ -61,7 +63,12 @@ impl Bench {
     fn leaves(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut packet = self.packet(bytes);
         packet.parse().expect("well formed");
-        self.edge.handle_egress(Released::stateless(packet), self.now, &mut self.out, &mut self.pool);
+        self.edge.handle_egress(
+            Released::stateless(packet),
+            self.now,
+            &mut self.out,
+            &mut self.pool,
+        );
         self.collect_frames()
     }
 
@@ -76,7 +83,11 @@ impl Bench {
             self.pool.put(packet);
         }
         assert!(self.out.reinject.is_empty(), "nobody is told");
-        assert_eq!(self.pool.free() + self.edge.held(), self.pool.total(), "a buffer is lost, or there twice");
+        assert_eq!(
+            self.pool.free() + self.edge.held(),
+            self.pool.total(),
+            "a buffer is lost, or there twice"
+        );
         frames
     }
 }
@@ -108,7 +119,10 @@ fn a_packet_that_may_be_cut_leaves_in_fragments() {
     let data = payload(1480);
     let cut = pieces(&bench.leaves(&frame_of(&packet(), &data)), 1400);
     assert_eq!(cut[0], Piece { at: 0, more: true, options: vec![], data: data[..1376].to_vec() });
-    assert_eq!(cut[1], Piece { at: 1376, more: false, options: vec![], data: data[1376..].to_vec() });
+    assert_eq!(
+        cut[1],
+        Piece { at: 1376, more: false, options: vec![], data: data[1376..].to_vec() }
+    );
     assert_eq!(cut.len(), 2);
 }
 
@@ -117,7 +131,8 @@ fn a_packet_that_may_be_cut_leaves_in_fragments() {
 #[test]
 fn the_last_fragment_is_as_long_as_the_mtu_allows() {
     let mut bench = ready(256);
-    let lengths = |frames: Vec<Vec<u8>>| frames.iter().map(|frame| frame.len() - 34).collect::<Vec<_>>();
+    let lengths =
+        |frames: Vec<Vec<u8>>| frames.iter().map(|frame| frame.len() - 34).collect::<Vec<_>>();
     assert_eq!(lengths(bench.leaves(&frame_of(&packet(), &payload(1380)))), [1380]);
     assert_eq!(lengths(bench.leaves(&frame_of(&packet(), &payload(1381)))), [1376, 5]);
 }
@@ -130,7 +145,9 @@ fn a_fragment_is_cut_again() {
     let data = payload(1480);
     let middle = Ipv4 { fragment_offset: 2960, more_fragments: true, ..packet() };
     let cut = pieces(&bench.leaves(&frame_of(&middle, &data)), 1400);
-    let summary = |cut: &[Piece]| cut.iter().map(|piece| (piece.at, piece.data.len(), piece.more)).collect::<Vec<_>>();
+    let summary = |cut: &[Piece]| {
+        cut.iter().map(|piece| (piece.at, piece.data.len(), piece.more)).collect::<Vec<_>>()
+    };
     assert_eq!(summary(&cut), [(2960, 1376, true), (2960 + 1376, 104, true)]);
     let last = Ipv4 { fragment_offset: 2960, ..packet() };
     let cut = pieces(&bench.leaves(&frame_of(&last, &data[..1479])), 1400);
@@ -156,9 +173,15 @@ fn options_are_in_the_fragments_that_they_are_for() {
 fn what_may_not_be_cut_is_told() {
     let mut bench = ready(256);
     let effects = bench.released(0, "udp 198.51.100.4:1 > 192.0.2.7:2 df len=1473");
-    assert!(effects[0].contains("too-big mtu=1400") && effects[1] == "drop frame_too_large", "{effects:?}");
+    assert!(
+        effects[0].contains("too-big mtu=1400") && effects[1] == "drop frame_too_large",
+        "{effects:?}"
+    );
     let effects = bench.released(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 len=1473");
-    assert!(effects[0].contains("too-big mtu=1400") && effects[1] == "drop frame_too_large", "{effects:?}");
+    assert!(
+        effects[0].contains("too-big mtu=1400") && effects[1] == "drop frame_too_large",
+        "{effects:?}"
+    );
 }
 
 /// The neighbour is not known yet: the packet waits whole, in one buffer, and is cut when
@@ -171,7 +194,9 @@ fn a_packet_that_waited_for_its_neighbour_is_cut_when_it_leaves() {
     assert_eq!(bench.edge.held(), 1);
     let answer = super::frame(1, "arp 203.0.113.254 is-at 02:00:00:00:01:fe to=box1");
     let answer = bench.packet(&answer);
-    assert!(bench.edge.handle_ingress(1, answer, bench.now, &mut bench.out, &mut bench.pool).is_none());
+    assert!(
+        bench.edge.handle_ingress(1, answer, bench.now, &mut bench.out, &mut bench.pool).is_none()
+    );
     let cut = pieces(&bench.collect_frames(), 1400);
     assert_eq!(cut.iter().flat_map(|piece| piece.data.clone()).collect::<Vec<_>>(), data);
     assert_eq!(cut.len(), 2);
@@ -186,9 +211,17 @@ fn without_a_buffer_for_each_fragment_none_leaves() {
     bench.pool.put(taken.pop().expect("there are buffers"));
     let mut packet = bench.packet(&frame_of(&packet(), &payload(1480)));
     packet.parse().expect("well formed");
-    bench.edge.handle_egress(Released::stateless(packet), bench.now, &mut bench.out, &mut bench.pool);
+    bench.edge.handle_egress(
+        Released::stateless(packet),
+        bench.now,
+        &mut bench.out,
+        &mut bench.pool,
+    );
     assert!(bench.out.transmit.is_empty() && bench.out.reinject.is_empty());
-    assert_eq!((bench.edge.drops().get(DropReason::ArenaEmpty), bench.edge.drops().total()), (1, 1));
+    assert_eq!(
+        (bench.edge.drops().get(DropReason::ArenaEmpty), bench.edge.drops().total()),
+        (1, 1)
+    );
     assert_eq!(bench.pool.free(), 1);
     taken.into_iter().for_each(|packet| bench.pool.put(packet));
 }
@@ -200,7 +233,10 @@ fn a_new_mtu_holds_at_once() {
     let mut bench = ready(256);
     let frame = frame_of(&packet(), &payload(1480));
     bench.edge.set_mtu(1, 1500);
-    assert_eq!(bench.leaves(&frame), [[&[2, 0, 0, 0, 1, 254], &super::BOX[1][..], &[8, 0], &bench_hop(&frame)].concat()]);
+    assert_eq!(
+        bench.leaves(&frame),
+        [[&[2, 0, 0, 0, 1, 254], &super::BOX[1][..], &[8, 0], &bench_hop(&frame)].concat()]
+    );
     bench.edge.set_mtu(1, 576);
     assert_eq!(pieces(&bench.leaves(&frame), 576).len(), 3);
     let effects = bench.released(0, "udp 198.51.100.4:1 > 192.0.2.7:2 df len=549");
@@ -210,12 +246,18 @@ fn a_new_mtu_holds_at_once() {
 
     // Two packets wait for a neighbour while the MTU falls: one may be cut, the sender of
     // the other is told.
-    assert!(bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2 id=3 len=700")[0].contains("who-has"));
+    assert!(
+        bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2 id=3 len=700")[0].contains("who-has")
+    );
     bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2 df len=500");
     assert_eq!(bench.edge.held(), 2);
     bench.edge.set_mtu(1, 300);
     let effects = bench.port(1, "arp 203.0.113.9 is-at 02:00:00:00:01:09 to=box1");
-    assert_eq!(effects.iter().filter(|effect| effect.starts_with("1< box1>host9 ")).count(), 3, "{effects:?}");
+    assert_eq!(
+        effects.iter().filter(|effect| effect.starts_with("1< box1>host9 ")).count(),
+        3,
+        "{effects:?}"
+    );
     assert!(effects.iter().any(|effect| effect.contains("too-big mtu=300")), "{effects:?}");
 }
 
@@ -248,7 +290,10 @@ fn a_long_answer_to_a_ping() {
     bench.edge.set_mtu(0, 1000);
     assert_eq!(
         bench.port(0, "ping 10.0.0.9 > 10.0.0.1 id=5 len=1200"),
-        ["0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64", "0< box0>host9 fragment 10.0.0.1 > 10.0.0.9 ttl=64 at=976 len=232"]
+        [
+            "0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64",
+            "0< box0>host9 fragment 10.0.0.1 > 10.0.0.9 ttl=64 at=976 len=232"
+        ]
     );
     assert_eq!(bench.port(0, "ping 10.0.0.9 > 10.0.0.1 df len=1200"), ["drop frame_too_large"]);
 }
@@ -258,7 +303,8 @@ fn a_long_answer_to_a_ping() {
 fn options() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     // The kinds with a meaning for the edge are left out: source routes, and those of one
     // byte.
-    let one = (2u8..=255, 0usize..9).prop_filter("no source route", |(kind, _)| ![131, 137].contains(kind));
+    let one = (2u8..=255, 0usize..9)
+        .prop_filter("no source route", |(kind, _)| ![131, 137].contains(kind));
     let one = prop_oneof![1 => Just(vec![1u8]), 3 => one.prop_map(|(kind, len)| [vec![kind, len as u8 + 2], vec![kind ^ 0x55; len]].concat())];
     prop::collection::vec(one, 0..6).prop_map(|all| {
         let mut options = Vec::new();

@@ -33,7 +33,10 @@ fn those_before_the_first_wait_and_follow_in_their_order() {
     assert!(bench.port(0, LAST).is_empty());
     assert!(bench.port(0, MIDDLE).is_empty());
     assert_eq!(bench.edge.held(), 2);
-    assert_eq!(bench.port(0, FIRST), [format!("forward {KEY}"), again(2960, 100), again(1480, 1480)]);
+    assert_eq!(
+        bench.port(0, FIRST),
+        [format!("forward {KEY}"), again(2960, 100), again(1480, 1480)]
+    );
     assert_eq!(bench.edge.held(), 0);
 }
 
@@ -48,7 +51,9 @@ fn over_ipv6_too() {
         bench.port(0, first),
         [
             format!("forward {key}"),
-            format!("again 0> host9>box0 fragment 2001:db8:a::9 > 2001:db8:f::7 ttl=64 at=1232 len=100 as {key}")
+            format!(
+                "again 0> host9>box0 fragment 2001:db8:a::9 > 2001:db8:f::7 ttl=64 at=1232 len=100 as {key}"
+            )
         ]
     );
 }
@@ -80,10 +85,16 @@ fn a_datagram_comes_by_two_ports() {
 fn a_datagram_comes_by_two_ports_of_the_box() {
     let mut bench = Bench::with(|config| {
         let other = config.routes.iter().find(|route| route.port == 1).copied();
-        config.routes.extend(other.map(|route| super::EdgeRoute { port: 0, gateway: Some([10, 0, 0, 254].into()), ..route }));
+        config.routes.extend(other.map(|route| super::EdgeRoute {
+            port: 0,
+            gateway: Some([10, 0, 0, 254].into()),
+            ..route
+        }));
     });
-    let (first, last) =
-        ("udp 192.0.2.7:53 > 198.51.100.4:9 more id=7 len=1472", "udp 192.0.2.7:0 > 198.51.100.4:0 at=1480 id=7 len=100");
+    let (first, last) = (
+        "udp 192.0.2.7:53 > 198.51.100.4:9 more id=7 len=1472",
+        "udp 192.0.2.7:0 > 198.51.100.4:0 at=1480 id=7 len=100",
+    );
     assert!(bench.port(1, last).is_empty());
     assert_eq!(
         bench.port(0, first),
@@ -101,10 +112,15 @@ fn three_hundred_datagrams_at_a_time() {
     let mut bench = Bench::with_buffers(512);
     let mut each = |words: &str, expected: usize| {
         for id in 0..300 {
-            let words = words.replace("10.0.0.9", &format!("10.0.0.{}", 10 + id % 3)).replace("id=7", &format!("id={id}"));
+            let words = words
+                .replace("10.0.0.9", &format!("10.0.0.{}", 10 + id % 3))
+                .replace("id=7", &format!("id={id}"));
             let effects = bench.port(0, &words);
             assert_eq!(effects.len(), expected, "{words}: {effects:?}");
-            assert!(effects.iter().all(|effect| !effect.starts_with("drop")), "{words}: {effects:?}");
+            assert!(
+                effects.iter().all(|effect| !effect.starts_with("drop")),
+                "{words}: {effects:?}"
+            );
         }
     };
     each(FIRST, 1);
@@ -122,7 +138,14 @@ fn sixty_three_fragments_in_reverse_order() {
     let mut bench = Bench::new();
     for at in (1..63).rev() {
         let more = if at == 62 { "" } else { "more" };
-        assert!(bench.port(0, &format!("udp 10.0.0.9:0 > 192.0.2.7:0 at={} {more} id=7 len=1040", at * 1040)).is_empty());
+        assert!(
+            bench
+                .port(
+                    0,
+                    &format!("udp 10.0.0.9:0 > 192.0.2.7:0 at={} {more} id=7 len=1040", at * 1040)
+                )
+                .is_empty()
+        );
     }
     assert_eq!(bench.port(0, "udp 10.0.0.9:1000 > 192.0.2.7:53 more id=7 len=1032").len(), 63);
 }
@@ -132,12 +155,18 @@ fn overlapping_fragments_condemn_the_datagram() {
     let mut bench = Bench::new();
     assert!(bench.port(0, LAST).is_empty());
     bench.port(0, FIRST);
-    assert_eq!(bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=1472 more id=7 len=1480"), ["drop bad_fragment"]);
+    assert_eq!(
+        bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=1472 more id=7 len=1480"),
+        ["drop bad_fragment"]
+    );
     assert_eq!(bench.port(0, MIDDLE), ["drop bad_fragment"], "nothing of it goes on");
     // The fragments that waited go with it.
     let mut bench = Bench::new();
     bench.port(0, MIDDLE);
-    assert_eq!(bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=2952 id=7 len=100"), ["drop bad_fragment", "drop bad_fragment"]);
+    assert_eq!(
+        bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=2952 id=7 len=100"),
+        ["drop bad_fragment", "drop bad_fragment"]
+    );
     assert_eq!(bench.port(0, FIRST), ["drop bad_fragment"]);
     // Another datagram is not concerned.
     assert_eq!(bench.port(0, &FIRST.replace("id=7", "id=8")), forward());
@@ -174,7 +203,10 @@ fn an_identification_is_used_again_after_its_datagram_is_whole() {
         for words in [FIRST, MIDDLE, LAST] {
             assert_eq!(bench.port(0, words), forward());
         }
-        assert_eq!(bench.port(0, &FIRST.replace(":1000", ":1001")), ["forward udp 10.0.0.9:1001 > 192.0.2.7:53"]);
+        assert_eq!(
+            bench.port(0, &FIRST.replace(":1000", ":1001")),
+            ["forward udp 10.0.0.9:1001 > 192.0.2.7:53"]
+        );
         assert_eq!(bench.port(0, MIDDLE), ["forward udp 10.0.0.9:1001 > 192.0.2.7:53"]);
         assert_eq!(bench.port(0, LAST), ["forward udp 10.0.0.9:1001 > 192.0.2.7:53"]);
     }
@@ -193,21 +225,36 @@ fn tiny_fragments() {
     tiny[24..26].copy_from_slice(&sum.to_be_bytes());
     assert_eq!(bench.port_bytes(0, &tiny), ["drop truncated"]);
     // A fragment that would overlap the flags.
-    assert_eq!(bench.port(0, "tcp 10.0.0.9:0 > 192.0.2.7:0 at=8 more id=2 len=16"), ["drop bad_fragment"]);
+    assert_eq!(
+        bench.port(0, "tcp 10.0.0.9:0 > 192.0.2.7:0 at=8 more id=2 len=16"),
+        ["drop bad_fragment"]
+    );
     assert_eq!(
         bench.port(0, "tcp 10.0.0.9:1 > 192.0.2.7:2 more id=2 len=20"),
         ["drop bad_fragment"],
         "its datagram is condemned"
     );
-    assert_eq!(bench.port(0, "tcp [2001:db8:a::9]:0 > [2001:db8:f::7]:0 at=16 id=3 len=16"), ["drop bad_fragment"]);
+    assert_eq!(
+        bench.port(0, "tcp [2001:db8:a::9]:0 > [2001:db8:f::7]:0 at=16 id=3 len=16"),
+        ["drop bad_fragment"]
+    );
 }
 
 #[test]
 fn empty_and_endless_fragments() {
     let mut bench = Bench::new();
-    assert_eq!(bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=1480 id=1 len=0"), ["drop bad_fragment"]);
-    assert_eq!(bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=1480 more id=1 len=9"), ["drop bad_fragment"]);
-    assert_eq!(bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=65528 id=1 len=100"), ["drop bad_fragment"]);
+    assert_eq!(
+        bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=1480 id=1 len=0"),
+        ["drop bad_fragment"]
+    );
+    assert_eq!(
+        bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=1480 more id=1 len=9"),
+        ["drop bad_fragment"]
+    );
+    assert_eq!(
+        bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=65528 id=1 len=100"),
+        ["drop bad_fragment"]
+    );
 }
 
 #[test]
@@ -234,14 +281,20 @@ fn a_first_fragment_without_a_flow_condemns_its_datagram() {
 #[test]
 fn scattered_fragments_are_bounded() {
     let mut bench = Bench::new();
-    let effects: Vec<Vec<String>> =
-        (1..=36).map(|at| bench.port(0, &format!("udp 10.0.0.9:0 > 192.0.2.7:0 at={} more id=7 len=8", at * 16))).collect();
+    let effects: Vec<Vec<String>> = (1..=36)
+        .map(|at| {
+            bench.port(0, &format!("udp 10.0.0.9:0 > 192.0.2.7:0 at={} more id=7 len=8", at * 16))
+        })
+        .collect();
     assert!(effects[..32].iter().all(Vec::is_empty));
     assert!(effects[32..].iter().all(|effects| effects == &["drop fragment_table_full"]));
 }
 
 fn fragments(datagrams: usize, held: usize) -> Fragments {
-    Fragments::new(FragmentLimits { datagrams, held, held_per_source: held, held_bytes: 64 * 1024 }, 1)
+    Fragments::new(
+        FragmentLimits { datagrams, held, held_per_source: held, held_bytes: 64 * 1024 },
+        1,
+    )
 }
 
 fn parsed(pool: &mut MemoryPool, words: &str) -> holdfast_wire::Packet {
@@ -262,7 +315,10 @@ fn the_oldest_datagram_makes_room() {
     }
     assert_eq!(fragments.len(), 2);
     let (packet, reason) = fragments.poll_dropped().expect("the first one's");
-    assert_eq!((packet.ipv4().map(|ip| ip.id.get()), reason), (Some(1), DropReason::FragmentTableFull));
+    assert_eq!(
+        (packet.ipv4().map(|ip| ip.id.get()), reason),
+        (Some(1), DropReason::FragmentTableFull)
+    );
     pool.put(packet);
     fragments.abandon();
     while let Some((packet, _)) = fragments.poll_dropped() {
@@ -279,7 +335,10 @@ fn flood(limits: FragmentLimits, hosts: u8, len: usize) -> (usize, usize, usize)
     let (mut refused, mut gave_way) = (0, 0);
     for at in 1..=60 {
         let host = at % hosts + 1;
-        let packet = parsed(&mut pool, &format!("udp 10.0.0.{host}:0 > 192.0.2.7:0 at=1480 more id={at} len={len}"));
+        let packet = parsed(
+            &mut pool,
+            &format!("udp 10.0.0.{host}:0 > 192.0.2.7:0 at=1480 more id={at} len={len}"),
+        );
         if let Fragmented::Dropped(packet, reason) = fragments.handle(packet, 0) {
             assert_eq!(reason, DropReason::FragmentTableFull);
             refused += 1;

@@ -18,8 +18,10 @@ fn mac(text: &str) -> Mac {
         "box0" => BOX[0],
         "box1" => BOX[1],
         _ => {
-            let bytes: Vec<u8> =
-                text.split(':').map(|byte| u8::from_str_radix(byte, 16).expect("a test's MAC address")).collect();
+            let bytes: Vec<u8> = text
+                .split(':')
+                .map(|byte| u8::from_str_radix(byte, 16).expect("a test's MAC address"))
+                .collect();
             bytes.try_into().expect("six bytes")
         }
     }
@@ -40,7 +42,8 @@ fn ip(text: &str) -> [u8; 16] {
 }
 
 fn end(text: &str) -> ([u8; 16], u16) {
-    let end: SocketAddr = text.parse().unwrap_or_else(|_| panic!("`{text}` is not an address with a port"));
+    let end: SocketAddr =
+        text.parse().unwrap_or_else(|_| panic!("`{text}` is not an address with a port"));
     (ip_bytes(end.ip()), end.port())
 }
 
@@ -71,10 +74,12 @@ impl Words<'_> {
 /// `op=`), `ns A from B`, `na A` (`flags=` as a number, `hops=`, `mac=`, `bare` without
 /// option), `rs`, `ra`.
 pub(super) fn frame(port: u8, text: &str) -> Vec<u8> {
-    let (options, words): (Vec<&str>, Vec<&str>) = text
-        .split_whitespace()
-        .partition(|word| word.contains('=') || ["df", "more", "badsum", "badl4", "nosum", "lsrr", "bare"].contains(word));
-    let options = options.into_iter().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
+    let (options, words): (Vec<&str>, Vec<&str>) = text.split_whitespace().partition(|word| {
+        word.contains('=')
+            || ["df", "more", "badsum", "badl4", "nosum", "lsrr", "bare"].contains(word)
+    });
+    let options =
+        options.into_iter().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
     let words = Words { words, options };
     let (ethertype, source, destination, body) = match words.words[0] {
         "arp" => arp(&words),
@@ -98,7 +103,13 @@ type Parts = (u16, Mac, Mac, Vec<u8>);
 fn arp(words: &Words<'_>) -> Parts {
     let v4 = |text: &str| unmap_v4(&ip(text)).expect("ARP is for IPv4");
     let (operation, sender, sender_mac, target, to) = match words.words[2] {
-        "is-at" => (2, v4(words.words[1]), mac(words.words[3]), v4(words.options.get("target").unwrap_or(&"10.0.0.1")), BOX[0]),
+        "is-at" => (
+            2,
+            v4(words.words[1]),
+            mac(words.words[3]),
+            v4(words.options.get("target").unwrap_or(&"10.0.0.1")),
+            BOX[0],
+        ),
         _ => (1, v4(words.words[4]), host_mac(&ip(words.words[4])), v4(words.words[2]), [0xff; 6]),
     };
     let mut body = vec![0, 1, 8, 0, 6, 4];
@@ -129,19 +140,39 @@ fn neighbor_discovery(port: u8, words: &Words<'_>) -> Parts {
     };
     let destination = words.options.get("dst").map_or(destination, |text| ip(text));
     let link = words.options.get("mac").map_or(host_mac(&source), |text| mac(text));
-    let mut message =
-        vec![kind, 0, 0, 0, words.number("flags", 0x60) as u8 * u8::from(kind == icmpv6::NEIGHBOR_ADVERTISEMENT), 0, 0, 0];
+    let mut message = vec![
+        kind,
+        0,
+        0,
+        0,
+        words.number("flags", 0x60) as u8 * u8::from(kind == icmpv6::NEIGHBOR_ADVERTISEMENT),
+        0,
+        0,
+        0,
+    ];
     message.extend_from_slice(&target);
     if !words.has("bare") {
         message.extend_from_slice(&[option, 1]);
         message.extend_from_slice(&link);
     }
-    let sum = checksum::transport(&source, &destination, proto::ICMPV6, &message) ^ u16::from(words.has("badl4"));
+    let sum = checksum::transport(&source, &destination, proto::ICMPV6, &message)
+        ^ u16::from(words.has("badl4"));
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    (0x86dd, link, to, v6_header(&source, &destination, proto::ICMPV6, words.number("hops", 255) as u8, &message))
+    (
+        0x86dd,
+        link,
+        to,
+        v6_header(&source, &destination, proto::ICMPV6, words.number("hops", 255) as u8, &message),
+    )
 }
 
-fn v6_header(source: &[u8; 16], destination: &[u8; 16], next: u8, hops: u8, payload: &[u8]) -> Vec<u8> {
+fn v6_header(
+    source: &[u8; 16],
+    destination: &[u8; 16],
+    next: u8,
+    hops: u8,
+    payload: &[u8],
+) -> Vec<u8> {
     let mut body = vec![0x60, 0, 0, 0];
     body.extend_from_slice(&(payload.len() as u16).to_be_bytes());
     body.extend_from_slice(&[next, hops]);
@@ -154,8 +185,10 @@ fn v6_header(source: &[u8; 16], destination: &[u8; 16], next: u8, hops: u8, payl
 fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
     let proto_word = words.words[0];
     let has_ports = matches!(proto_word, "udp" | "tcp");
-    let (source, source_port) = if has_ports { end(words.words[1]) } else { (ip(words.words[1]), 0) };
-    let (destination, destination_port) = if has_ports { end(words.words[3]) } else { (ip(words.words[3]), 0) };
+    let (source, source_port) =
+        if has_ports { end(words.words[1]) } else { (ip(words.words[1]), 0) };
+    let (destination, destination_port) =
+        if has_ports { end(words.words[3]) } else { (ip(words.words[3]), 0) };
     let is_v4 = words.words[1].contains('.') && !words.words[1].contains("::");
     let cut = |address: &[u8; 16]| if is_v4 { address[12..].to_vec() } else { address.to_vec() };
     let payload = vec![0xa5; words.number("len", 16) as usize];
@@ -163,13 +196,31 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
     let (protocol, mut segment) = match proto_word {
         "udp" => {
             let len = (8 + payload.len()) as u16;
-            (proto::UDP, [source_port.to_be_bytes(), destination_port.to_be_bytes(), len.to_be_bytes(), [0; 2]].concat())
+            (
+                proto::UDP,
+                [
+                    source_port.to_be_bytes(),
+                    destination_port.to_be_bytes(),
+                    len.to_be_bytes(),
+                    [0; 2],
+                ]
+                .concat(),
+            )
         }
         "tcp" => {
             let mut header = [source_port.to_be_bytes(), destination_port.to_be_bytes()].concat();
             header.extend_from_slice(&(words.number("seq", 1) as u32).to_be_bytes());
             header.extend_from_slice(&(words.number("ack", 0) as u32).to_be_bytes());
-            header.extend_from_slice(&[0x50, words.number("flags", 2) as u8, 0xff, 0xff, 0, 0, 0, 0]);
+            header.extend_from_slice(&[
+                0x50,
+                words.number("flags", 2) as u8,
+                0xff,
+                0xff,
+                0,
+                0,
+                0,
+                0,
+            ]);
             (proto::TCP, header)
         }
         "ping" | "pong" => {
@@ -210,7 +261,9 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
     let body = if is_v4 {
         let options: &[u8] = if words.has("lsrr") { &[131, 7, 4, 10, 0, 0, 9, 0] } else { &[] };
         let total = (20 + options.len() + segment.len()) as u16;
-        let flags = (offset / 8) | (u16::from(words.has("more")) << 13) | (u16::from(words.has("df")) << 14);
+        let flags = (offset / 8)
+            | (u16::from(words.has("more")) << 13)
+            | (u16::from(words.has("df")) << 14);
         let mut body = vec![0x45 + (options.len() / 4) as u8, 0];
         body.extend_from_slice(&total.to_be_bytes());
         body.extend_from_slice(&(words.number("id", 0) as u16).to_be_bytes());
@@ -233,11 +286,13 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
         }
         if words.has("rh") {
             let kind = words.number("rh", 0) as u8;
-            (next, payload) = (proto::ROUTING, [vec![next, 2, kind, 1], vec![0; 20], payload].concat());
+            (next, payload) =
+                (proto::ROUTING, [vec![next, 2, kind, 1], vec![0; 20], payload].concat());
         }
         let extensions = words.options.get("ext").into_iter().flat_map(|text| text.split(','));
         for text in extensions.collect::<Vec<_>>().into_iter().rev() {
-            let bytes: Vec<u8> = text.split('.').map(|byte| byte.parse().expect("a test's byte")).collect();
+            let bytes: Vec<u8> =
+                text.split('.').map(|byte| byte.parse().expect("a test's byte")).collect();
             let (number, header) = (bytes[0], vec![next, 0, bytes[1], bytes[2], 0, 0, 0, 0]);
             (next, payload) = (number, [header, payload].concat());
         }
@@ -251,10 +306,16 @@ pub(super) fn describe(bytes: &[u8]) -> String {
     let to = mac_text(&bytes[..6]);
     let from = mac_text(&bytes[6..12]);
     if bytes[12..14] == [8, 6] {
-        let v4 = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes"));
+        let v4 =
+            |at: usize| IpAddr::from(<[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes"));
         return match bytes[21] {
             1 => format!("{from}>{to} arp who-has {} tell {}", v4(38), v4(28)),
-            _ => format!("{from}>{to} arp {} is-at {} for {}", v4(28), mac_text(&bytes[22..28]), v4(38)),
+            _ => format!(
+                "{from}>{to} arp {} is-at {} for {}",
+                v4(28),
+                mac_text(&bytes[22..28]),
+                v4(38)
+            ),
         };
     }
     let mut pool = MemoryPool::new(1);
@@ -293,23 +354,39 @@ fn describe_ip(bytes: &[u8], layers: &Layers) -> String {
     };
     let plain = format!("{source} > {destination}");
     if layers.fragment_offset > 0 {
-        return format!("fragment {plain} ttl={ttl} at={} len={}", layers.fragment_offset, layers.l4_len());
+        return format!(
+            "fragment {plain} ttl={ttl} at={} len={}",
+            layers.fragment_offset,
+            layers.l4_len()
+        );
     }
     let port = |at: usize| u16::from_be_bytes([bytes[l4 + at], bytes[l4 + at + 1]]);
-    let with_ports = || format!("{} > {}", SocketAddr::new(source, port(0)), SocketAddr::new(destination, port(2)));
+    let with_ports = || {
+        format!("{} > {}", SocketAddr::new(source, port(0)), SocketAddr::new(destination, port(2)))
+    };
     let quoted = || {
         let inner = &bytes[l4 + 8..layers.end as usize];
         let layers = Layers::parse_quoted(inner).expect("a quote begins with a whole header");
         format!("{plain} ttl={ttl} about [{}]", describe_ip(inner, &layers))
     };
     let target = || ip_addr(&bytes[l4 + 8..l4 + 24].try_into().expect("sixteen bytes"));
-    let (kind, code, number) = (bytes.get(l4).copied().unwrap_or(0), bytes.get(l4 + 1).copied().unwrap_or(0), |at| port(at));
+    let (kind, code, number) =
+        (bytes.get(l4).copied().unwrap_or(0), bytes.get(l4 + 1).copied().unwrap_or(0), |at| {
+            port(at)
+        });
     match layers.protocol {
         proto::UDP => format!("udp {} ttl={ttl}", with_ports()),
         proto::TCP if bytes.get(l4 + 13).is_some_and(|flags| flags & 4 != 0) => {
-            let number = |at: usize| u32::from_be_bytes(bytes[l4 + at..l4 + at + 4].try_into().expect("four bytes"));
+            let number = |at: usize| {
+                u32::from_be_bytes(bytes[l4 + at..l4 + at + 4].try_into().expect("four bytes"))
+            };
             let flags = bytes[l4 + 13];
-            format!("reset {} ttl={ttl} flags={flags} seq={} ack={}", with_ports(), number(4), number(8))
+            format!(
+                "reset {} ttl={ttl} flags={flags} seq={} ack={}",
+                with_ports(),
+                number(4),
+                number(8)
+            )
         }
         proto::TCP => format!("tcp {} ttl={ttl}", with_ports()),
         proto::ICMP if kind == icmp_kind::ECHO => format!("ping {plain} ttl={ttl}"),
@@ -317,7 +394,9 @@ fn describe_ip(bytes: &[u8], layers: &Layers) -> String {
         proto::ICMP if kind == icmp_kind::TIME_EXCEEDED => format!("time-exceeded {}", quoted()),
         proto::ICMP if (kind, code) == (3, 4) => format!("too-big mtu={} {}", number(6), quoted()),
         proto::ICMP if (kind, code) == (3, 13) => format!("admin {}", quoted()),
-        proto::ICMP if kind == 3 => format!("{} {}", ["net", "host", "proto", "port"][code as usize], quoted()),
+        proto::ICMP if kind == 3 => {
+            format!("{} {}", ["net", "host", "proto", "port"][code as usize], quoted())
+        }
         proto::ICMPV6 => match kind {
             icmpv6::ECHO => format!("ping {plain} ttl={ttl}"),
             icmpv6::ECHO_REPLY => format!("pong {plain} ttl={ttl}"),
@@ -327,13 +406,23 @@ fn describe_ip(bytes: &[u8], layers: &Layers) -> String {
                 let at = u32::from_be_bytes(bytes[l4 + 4..l4 + 8].try_into().expect("four bytes"));
                 format!("problem code={code} at={at} {}", quoted())
             }
-            icmpv6::UNREACHABLE => format!("{} {}", ["net", "admin", "scope", "host", "port"][code as usize], quoted()),
+            icmpv6::UNREACHABLE => {
+                format!("{} {}", ["net", "admin", "scope", "host", "port"][code as usize], quoted())
+            }
             icmpv6::NEIGHBOR_SOLICITATION => {
-                format!("ns {} from {source} to {destination} mac={}", target(), mac_text(&bytes[l4 + 26..l4 + 32]))
+                format!(
+                    "ns {} from {source} to {destination} mac={}",
+                    target(),
+                    mac_text(&bytes[l4 + 26..l4 + 32])
+                )
             }
             icmpv6::NEIGHBOR_ADVERTISEMENT => {
                 let flags = bytes[l4 + 4];
-                format!("na {} to {destination} mac={} flags={flags:#x}", target(), mac_text(&bytes[l4 + 26..l4 + 32]))
+                format!(
+                    "na {} to {destination} mac={} flags={flags:#x}",
+                    target(),
+                    mac_text(&bytes[l4 + 26..l4 + 32])
+                )
             }
             other => format!("icmp6-{other} {plain}"),
         },

@@ -14,41 +14,80 @@ fn only(port: u8, words: &str) -> String {
 
 #[test]
 fn what_is_right_goes_to_a_chain() {
-    assert_eq!(only(0, "udp 10.0.0.9:1000 > 192.0.2.7:53"), "forward udp 10.0.0.9:1000 > 192.0.2.7:53");
-    assert_eq!(only(0, "tcp 10.0.0.9:1000 > 192.0.2.7:80"), "forward tcp 10.0.0.9:1000 > 192.0.2.7:80");
+    assert_eq!(
+        only(0, "udp 10.0.0.9:1000 > 192.0.2.7:53"),
+        "forward udp 10.0.0.9:1000 > 192.0.2.7:53"
+    );
+    assert_eq!(
+        only(0, "tcp 10.0.0.9:1000 > 192.0.2.7:80"),
+        "forward tcp 10.0.0.9:1000 > 192.0.2.7:80"
+    );
     assert_eq!(only(0, "ping 10.0.0.9 > 192.0.2.7"), "forward icmp 10.0.0.9:7 > 192.0.2.7");
     assert_eq!(only(0, "proto 10.0.0.9 > 192.0.2.7"), "forward proto-253 10.0.0.9:0 > 192.0.2.7:0");
-    assert_eq!(only(0, "udp [2001:db8:a::9]:1000 > [2001:db8:f::7]:53"), "forward udp [2001:db8:a::9]:1000 > [2001:db8:f::7]:53");
+    assert_eq!(
+        only(0, "udp [2001:db8:a::9]:1000 > [2001:db8:f::7]:53"),
+        "forward udp [2001:db8:a::9]:1000 > [2001:db8:f::7]:53"
+    );
 }
 
 #[test]
 fn zero_length_udp_and_tcp_with_all_flags_or_none_are_a_chains_business() {
-    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 len=0"), "forward udp 10.0.0.9:1 > 192.0.2.7:2");
-    assert_eq!(only(0, "tcp 10.0.0.9:1 > 192.0.2.7:2 flags=0"), "forward tcp 10.0.0.9:1 > 192.0.2.7:2");
-    assert_eq!(only(0, "tcp 10.0.0.9:1 > 192.0.2.7:2 flags=255"), "forward tcp 10.0.0.9:1 > 192.0.2.7:2");
+    assert_eq!(
+        only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 len=0"),
+        "forward udp 10.0.0.9:1 > 192.0.2.7:2"
+    );
+    assert_eq!(
+        only(0, "tcp 10.0.0.9:1 > 192.0.2.7:2 flags=0"),
+        "forward tcp 10.0.0.9:1 > 192.0.2.7:2"
+    );
+    assert_eq!(
+        only(0, "tcp 10.0.0.9:1 > 192.0.2.7:2 flags=255"),
+        "forward tcp 10.0.0.9:1 > 192.0.2.7:2"
+    );
 }
 
 #[test]
 fn what_chains_own_is_not_local() {
-    assert_eq!(only(1, "udp 192.0.2.7:53 > 198.51.100.4:1000"), "forward udp 192.0.2.7:53 > 198.51.100.4:1000");
+    assert_eq!(
+        only(1, "udp 192.0.2.7:53 > 198.51.100.4:1000"),
+        "forward udp 192.0.2.7:53 > 198.51.100.4:1000"
+    );
     assert_eq!(only(1, "ping 192.0.2.7 > 198.51.100.5"), "forward icmp 192.0.2.7:7 > 198.51.100.5");
     assert_eq!(only(0, "tcp 10.0.0.9:5 > 10.0.0.100:80"), "forward tcp 10.0.0.9:5 > 10.0.0.100:80");
-    assert_eq!(only(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::100]:80"), "forward tcp [2001:db8:a::9]:5 > [2001:db8:a::100]:80");
+    assert_eq!(
+        only(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::100]:80"),
+        "forward tcp [2001:db8:a::9]:5 > [2001:db8:a::100]:80"
+    );
 }
 
 #[test]
 fn of_an_own_address_that_chains_use_only_ping_is_local() {
-    assert_eq!(only(1, "tcp 192.0.2.7:53 > 203.0.113.2:1000"), "forward tcp 192.0.2.7:53 > 203.0.113.2:1000");
+    assert_eq!(
+        only(1, "tcp 192.0.2.7:53 > 203.0.113.2:1000"),
+        "forward tcp 192.0.2.7:53 > 203.0.113.2:1000"
+    );
     assert_eq!(only(1, "pong 192.0.2.7 > 203.0.113.2"), "forward icmp 192.0.2.7 > 203.0.113.2:7");
-    assert_eq!(only(1, "ping 192.0.2.7 > 203.0.113.2"), "1< box1>host7 pong 203.0.113.2 > 192.0.2.7 ttl=64");
+    assert_eq!(
+        only(1, "ping 192.0.2.7 > 203.0.113.2"),
+        "1< box1>host7 pong 203.0.113.2 > 192.0.2.7 ttl=64"
+    );
 }
 
 #[test]
 fn ping_is_answered() {
-    assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1"), "0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64");
-    assert_eq!(only(0, "ping 2001:db8:a::9 > 2001:db8:a::1"), "0< box0>host9 pong 2001:db8:a::1 > 2001:db8:a::9 ttl=64");
+    assert_eq!(
+        only(0, "ping 10.0.0.9 > 10.0.0.1"),
+        "0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64"
+    );
+    assert_eq!(
+        only(0, "ping 2001:db8:a::9 > 2001:db8:a::1"),
+        "0< box0>host9 pong 2001:db8:a::1 > 2001:db8:a::9 ttl=64"
+    );
     // The box answers at any of its addresses, with any TTL, from far away.
-    assert_eq!(only(0, "ping 10.9.9.9 > 203.0.113.1 ttl=1"), "0< box0>host9 pong 203.0.113.1 > 10.9.9.9 ttl=64");
+    assert_eq!(
+        only(0, "ping 10.9.9.9 > 203.0.113.1 ttl=1"),
+        "0< box0>host9 pong 203.0.113.1 > 10.9.9.9 ttl=64"
+    );
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 badl4"), "drop bad_checksum");
     assert_eq!(only(0, "ping 2001:db8:a::9 > 2001:db8:a::1 badl4"), "drop bad_checksum");
     assert_eq!(only(0, "pong 10.0.0.9 > 10.0.0.1"), "drop local");
@@ -66,7 +105,8 @@ fn ping_has_a_rate_limit_of_its_own() {
     // A flood of ping leaves traceroute its errors.
     assert_eq!(bench.port(0, "udp 10.0.0.9:1 > 192.0.2.7:2 ttl=1").len(), 2);
     bench.wait(SECOND / 100);
-    let answered = (0..100).filter(|_| bench.port(0, "ping 10.0.0.9 > 10.0.0.1")[0].starts_with("0<")).count();
+    let answered =
+        (0..100).filter(|_| bench.port(0, "ping 10.0.0.9 > 10.0.0.1")[0].starts_with("0<")).count();
     assert_eq!(answered, 10);
 }
 
@@ -74,7 +114,10 @@ fn ping_has_a_rate_limit_of_its_own() {
 fn udp_is_told_that_nobody_listens() {
     assert_eq!(
         Bench::new().port(0, "udp 10.0.0.9:5 > 10.0.0.1:33434 ttl=1"),
-        ["0< box0>host9 port 10.0.0.1 > 10.0.0.9 ttl=64 about [udp 10.0.0.9:5 > 10.0.0.1:33434 ttl=1]", "drop local"]
+        [
+            "0< box0>host9 port 10.0.0.1 > 10.0.0.9 ttl=64 about [udp 10.0.0.9:5 > 10.0.0.1:33434 ttl=1]",
+            "drop local"
+        ]
     );
     assert_eq!(
         Bench::new().port(0, "udp [2001:db8:a::9]:5 > [2001:db8:a::1]:33434"),
@@ -106,16 +149,23 @@ fn traceroute_sees_the_box() {
             "drop ttl_exceeded"
         ]
     );
-    assert_eq!(only(0, "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=2"), "forward udp 10.0.0.9:5 > 192.0.2.7:33434");
+    assert_eq!(
+        only(0, "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=2"),
+        "forward udp 10.0.0.9:5 > 192.0.2.7:33434"
+    );
 }
 
 #[test]
 fn errors_have_a_rate_limit() {
     let mut bench = Bench::new();
-    let told = (0..2500).filter(|_| bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:9 ttl=1").len() == 2).count();
+    let told = (0..2500)
+        .filter(|_| bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:9 ttl=1").len() == 2)
+        .count();
     assert_eq!(told, 1000);
     bench.wait(SECOND / 10);
-    let told = (0..2500).filter(|_| bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:9 ttl=1").len() == 2).count();
+    let told = (0..2500)
+        .filter(|_| bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:9 ttl=1").len() == 2)
+        .count();
     assert_eq!(told, 100);
 }
 
@@ -143,7 +193,10 @@ fn a_dry_pool_makes_no_answer_and_says_so() {
 fn other_stations_frames() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 to=02:00:00:00:01:07"), "drop not_for_us");
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 to=box1"), "drop not_for_us");
-    assert_eq!(only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 to=02:00:00:00:01:07"), "drop not_for_us");
+    assert_eq!(
+        only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 to=02:00:00:00:01:07"),
+        "drop not_for_us"
+    );
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 from=03:00:00:00:00:01"), "drop bad_source");
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 from=box0"), "drop bad_source");
 }
@@ -186,7 +239,10 @@ fn bad_lengths_and_versions() {
 fn bad_checksums() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 badsum"), "drop bad_checksum");
     // A transport checksum is the receiver's business, and stays wrong.
-    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 badl4"), "forward udp 10.0.0.9:1 > 192.0.2.7:2");
+    assert_eq!(
+        only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 badl4"),
+        "forward udp 10.0.0.9:1 > 192.0.2.7:2"
+    );
 }
 
 #[test]
@@ -209,10 +265,18 @@ fn sources_that_cannot_be() {
         "10.0.0.0",
         "203.0.113.255",
     ] {
-        assert_eq!(only(0, &format!("udp {source}:1 > 192.0.2.7:2")), "drop bad_source", "{source}");
+        assert_eq!(
+            only(0, &format!("udp {source}:1 > 192.0.2.7:2")),
+            "drop bad_source",
+            "{source}"
+        );
     }
     for source in ["ff02::1", "::", "::1"] {
-        assert_eq!(only(0, &format!("udp [{source}]:1 > [2001:db8:f::7]:2")), "drop bad_source", "{source}");
+        assert_eq!(
+            only(0, &format!("udp [{source}]:1 > [2001:db8:f::7]:2")),
+            "drop bad_source",
+            "{source}"
+        );
     }
 }
 
@@ -243,7 +307,10 @@ fn a_source_that_is_not_behind_the_port() {
     assert_eq!(only(1, "udp 10.0.0.9:1 > 198.51.100.4:2 at=1480 id=5"), "drop spoofed_source");
     // Networks of the port itself, and behind its routers.
     assert_eq!(only(0, "udp 10.9.1.1:1 > 192.0.2.7:2"), "forward udp 10.9.1.1:1 > 192.0.2.7:2");
-    assert_eq!(only(1, "udp 203.0.113.9:1 > 198.51.100.4:2"), "forward udp 203.0.113.9:1 > 198.51.100.4:2");
+    assert_eq!(
+        only(1, "udp 203.0.113.9:1 > 198.51.100.4:2"),
+        "forward udp 203.0.113.9:1 > 198.51.100.4:2"
+    );
 }
 
 #[test]
@@ -258,7 +325,10 @@ fn what_a_pool_or_a_service_has_is_nobody_elses() {
     }
     assert_eq!(Bench::unchecked().port(1, "udp 10.0.0.1:1 > 192.0.2.7:2"), ["drop bad_source"]);
     // With the check off, all other sources pass.
-    assert_eq!(Bench::unchecked().port(1, "tcp 10.0.0.9:1 > 10.0.0.8:80"), ["forward tcp 10.0.0.9:1 > 10.0.0.8:80"]);
+    assert_eq!(
+        Bench::unchecked().port(1, "tcp 10.0.0.9:1 > 10.0.0.8:80"),
+        ["forward tcp 10.0.0.9:1 > 10.0.0.8:80"]
+    );
 }
 
 #[test]
@@ -275,7 +345,10 @@ fn source_routes() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 lsrr"), "drop source_route");
     // Types 1, 5 and 6 have had a meaning, and so may any other.
     for kind in [0, 1, 2, 3, 4, 5, 6, 77, 252] {
-        assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh={kind}")), "drop source_route");
+        assert_eq!(
+            only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh={kind}")),
+            "drop source_route"
+        );
         // The box itself says that it does not know it (RFC 5095, section 3; RFC 8200,
         // section 4.4).
         assert_eq!(
@@ -293,7 +366,11 @@ fn source_routes() {
         assert_eq!(unknown, "forward udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2", "{words}");
     }
     for words in ["ext=43.4.0", "ext=43.5.1"] {
-        assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 {words}")), "drop source_route", "{words}");
+        assert_eq!(
+            only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 {words}")),
+            "drop source_route",
+            "{words}"
+        );
     }
     // The rule holds for ping to the box, too.
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 lsrr"), "drop source_route");
@@ -301,10 +378,19 @@ fn source_routes() {
 
 #[test]
 fn multicast_and_broadcast() {
-    for destination in ["224.0.0.251", "239.1.2.3", "255.255.255.255", "10.0.0.255", "10.0.0.0", "203.0.113.255"] {
-        assert_eq!(only(0, &format!("udp 10.0.0.9:1 > {destination}:2")), "drop multicast", "{destination}");
+    for destination in
+        ["224.0.0.251", "239.1.2.3", "255.255.255.255", "10.0.0.255", "10.0.0.0", "203.0.113.255"]
+    {
+        assert_eq!(
+            only(0, &format!("udp 10.0.0.9:1 > {destination}:2")),
+            "drop multicast",
+            "{destination}"
+        );
     }
-    assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [ff02::fb]:2 to=33:33:00:00:00:fb"), "drop multicast");
+    assert_eq!(
+        only(0, "udp [2001:db8:a::9]:1 > [ff02::fb]:2 to=33:33:00:00:00:fb"),
+        "drop multicast"
+    );
     // The address is one station's but the frame goes to all: dropped, even for ping.
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 to=all"), "drop multicast");
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 to=all"), "drop multicast");
@@ -321,7 +407,10 @@ fn link_local() {
     assert_eq!(only(0, "tcp [fe80::9]:1 > [2001:db8:a::100]:80"), "drop link_local");
     assert_eq!(only(1, "tcp 169.254.1.1:1 > 203.0.113.2:80"), "drop link_local");
     // The box itself answers on the link.
-    assert_eq!(only(0, "ping fe80::9 > 2001:db8:a::1"), "0< box0>host9 pong 2001:db8:a::1 > fe80::9 ttl=64");
+    assert_eq!(
+        only(0, "ping fe80::9 > 2001:db8:a::1"),
+        "0< box0>host9 pong 2001:db8:a::1 > fe80::9 ttl=64"
+    );
 }
 
 #[test]
@@ -345,7 +434,8 @@ fn a_priority_tag_is_taken_off() {
     }
     let mut bench = Bench::new();
     let packet = bench.packet(&frame(0, &format!("{words} vlan=24576")));
-    let forwarded = bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool);
+    let forwarded =
+        bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool);
     let (_, packet) = forwarded.expect("for a chain");
     assert_eq!(packet.bytes(), frame(0, words));
     assert_eq!((packet.layers.l3, packet.layers.vlan_tags, packet.meta.ingress), (14, 0, 0));
@@ -359,7 +449,8 @@ fn frames_of_a_vlan_have_a_reason_of_their_own() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 vlan=5"), "drop vlan_tagged");
     assert_eq!(only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 vlan=5"), "drop vlan_tagged");
     let plain = frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2");
-    let tagged = |tags: &[u8]| Bench::new().port_bytes(0, &[&plain[..12], tags, &plain[12..]].concat());
+    let tagged =
+        |tags: &[u8]| Bench::new().port_bytes(0, &[&plain[..12], tags, &plain[12..]].concat());
     assert_eq!(tagged(&[0x88, 0xa8, 0, 5]), ["drop vlan_tagged"]);
     // A service tag is no priority tag, whatever its number.
     assert_eq!(tagged(&[0x88, 0xa8, 0, 0]), ["drop vlan_tagged"]);
@@ -367,8 +458,14 @@ fn frames_of_a_vlan_have_a_reason_of_their_own() {
     assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 0]), ["drop vlan_tagged"]);
     assert_eq!(tagged(&[0x88, 0xa8, 0, 5].repeat(3)), ["drop headers_too_deep"]);
     // The frame ends inside its tag.
-    assert_eq!(Bench::new().port_bytes(0, &[&plain[..12], &[0x81, 0, 0]].concat()), ["drop truncated"]);
-    assert_eq!(Bench::new().port_bytes(0, &[&plain[..12], &[0x81, 0, 0, 0, 8]].concat()), ["drop truncated"]);
+    assert_eq!(
+        Bench::new().port_bytes(0, &[&plain[..12], &[0x81, 0, 0]].concat()),
+        ["drop truncated"]
+    );
+    assert_eq!(
+        Bench::new().port_bytes(0, &[&plain[..12], &[0x81, 0, 0, 0, 8]].concat()),
+        ["drop truncated"]
+    );
 }
 
 #[test]
@@ -390,7 +487,10 @@ fn icmp_errors_that_quote_anything() {
         bytes
     };
     let inner = &frame(1, "udp 198.51.100.4:1000 > 192.0.2.7:53")[14..];
-    assert_eq!(bench.port_bytes(1, &quote(inner)), ["forward udp 192.0.2.7:53 > 198.51.100.4:1000"]);
+    assert_eq!(
+        bench.port_bytes(1, &quote(inner)),
+        ["forward udp 192.0.2.7:53 > 198.51.100.4:1000"]
+    );
     // A redirect, a source quench, an error about a packet of another host than it is
     // sent to.
     for kind in [4, 5] {
@@ -398,7 +498,10 @@ fn icmp_errors_that_quote_anything() {
         bytes[34] = kind;
         assert_eq!(bench.port_bytes(1, &bytes), ["drop state_invalid"]);
     }
-    assert_eq!(bench.port_bytes(1, &quote(&frame(1, "udp 198.51.100.5:1000 > 192.0.2.7:53")[14..])), ["drop state_invalid"]);
+    assert_eq!(
+        bench.port_bytes(1, &quote(&frame(1, "udp 198.51.100.5:1000 > 192.0.2.7:53")[14..])),
+        ["drop state_invalid"]
+    );
     assert_eq!(bench.port_bytes(1, &quote(&[])), ["drop state_invalid"]);
     assert_eq!(bench.port_bytes(1, &quote(&[0xff; 60])), ["drop state_invalid"]);
     assert_eq!(bench.port_bytes(1, &quote(&inner[..20])), ["drop state_invalid"]);
@@ -406,5 +509,8 @@ fn icmp_errors_that_quote_anything() {
 
 #[test]
 fn a_port_that_is_not_there() {
-    assert_eq!(Bench::new().port_bytes(7, &frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2")), ["drop port_down"]);
+    assert_eq!(
+        Bench::new().port_bytes(7, &frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2")),
+        ["drop port_down"]
+    );
 }

@@ -10,15 +10,24 @@ fn with_gateway(gateway: &str) -> Bench {
 #[test]
 fn a_ports_link_local_address_answers() {
     let mut bench = Bench::new();
-    assert_eq!(bench.port(0, "ping fe80::9 > fe80::ff:fe00:b0"), ["0< box0>host9 pong fe80::ff:fe00:b0 > fe80::9 ttl=64"]);
-    assert_eq!(bench.port(1, "ping fe80::9 > fe80::ff:fe00:b1 ttl=1"), ["1< box1>host9 pong fe80::ff:fe00:b1 > fe80::9 ttl=64"]);
+    assert_eq!(
+        bench.port(0, "ping fe80::9 > fe80::ff:fe00:b0"),
+        ["0< box0>host9 pong fe80::ff:fe00:b0 > fe80::9 ttl=64"]
+    );
+    assert_eq!(
+        bench.port(1, "ping fe80::9 > fe80::ff:fe00:b1 ttl=1"),
+        ["1< box1>host9 pong fe80::ff:fe00:b1 > fe80::9 ttl=64"]
+    );
     assert_eq!(
         bench.port(0, "ping 2001:db8:a::9 > fe80::ff:fe00:b0"),
         ["0< box0>host9 pong fe80::ff:fe00:b0 > 2001:db8:a::9 ttl=64"]
     );
     assert_eq!(
         bench.port(0, "tcp [fe80::9]:5 > [fe80::ff:fe00:b0]:22 len=0"),
-        ["0< box0>host9 reset [fe80::ff:fe00:b0]:22 > [fe80::9]:5 ttl=64 flags=20 seq=0 ack=2", "drop local"]
+        [
+            "0< box0>host9 reset [fe80::ff:fe00:b0]:22 > [fe80::9]:5 ttl=64 flags=20 seq=0 ack=2",
+            "drop local"
+        ]
     );
     // A link-local address of another link is another station's, which may be there.
     assert_eq!(bench.port(0, "ping fe80::9 > fe80::ff:fe00:b1"), ["drop link_local"]);
@@ -26,7 +35,11 @@ fn a_ports_link_local_address_answers() {
         bench.port(0, "ping fe80::ff:fe00:b1 > fe80::ff:fe00:b0"),
         ["0< box0>host177 pong fe80::ff:fe00:b0 > fe80::ff:fe00:b1 ttl=64"]
     );
-    assert_eq!(bench.port(0, "ping fe80::ff:fe00:b0 > 2001:db8:a::1"), ["drop bad_source"], "its own");
+    assert_eq!(
+        bench.port(0, "ping fe80::ff:fe00:b0 > 2001:db8:a::1"),
+        ["drop bad_source"],
+        "its own"
+    );
 }
 
 /// RFC 4291, section 2.5.6, and RFC 4861, section 7.2.
@@ -46,10 +59,16 @@ fn neighbour_discovery_of_a_link_local_address() {
     );
     assert_eq!(
         bench.port(0, "na fe80::ff:fe00:b0 flags=32 mac=02:00:00:00:01:66"),
-        ["0< box0>33:33:00:00:00:01 na fe80::ff:fe00:b0 to ff02::1 mac=box0 flags=0xa0", "drop address_conflict"]
+        [
+            "0< box0>33:33:00:00:00:01 na fe80::ff:fe00:b0 to ff02::1 mac=box0 flags=0xa0",
+            "drop address_conflict"
+        ]
     );
     bench.wait(10 * SECOND);
-    assert!(bench.port(0, "na fe80::ff:fe00:b1 flags=32 mac=02:00:00:00:01:66").is_empty(), "of another link");
+    assert!(
+        bench.port(0, "na fe80::ff:fe00:b1 flags=32 mac=02:00:00:00:01:66").is_empty(),
+        "of another link"
+    );
 }
 
 #[test]
@@ -59,7 +78,10 @@ fn nothing_link_local_is_forwarded() {
     assert_eq!(bench.port(0, "udp [2001:db8:a::9]:1 > [fe80::7]:2"), ["drop link_local"]);
     // Packets that a chain has released are not forwarded either.
     assert_eq!(bench.released(0, "udp [2001:db8:a::9]:1 > [fe80::7]:2"), ["drop link_local"]);
-    assert_eq!(bench.released(0, "udp [2001:db8:a::9]:1 > [fe80::ff:fe00:b1]:2"), ["drop link_local"]);
+    assert_eq!(
+        bench.released(0, "udp [2001:db8:a::9]:1 > [fe80::ff:fe00:b1]:2"),
+        ["drop link_local"]
+    );
     assert_eq!(bench.released(0, "udp 10.0.0.9:1 > 169.254.1.1:2"), ["drop link_local"]);
 }
 
@@ -75,22 +97,34 @@ fn a_router_at_a_link_local_address() {
     );
     // The same link-local address at another port is another station's.
     assert!(bench.port(0, "na fe80::fe dst=fe80::ff:fe00:b0").is_empty());
-    assert_eq!(bench.port(1, "na fe80::fe dst=fe80::ff:fe00:b1"), [format!("1< box1>host254 {words} ttl=63")]);
-    assert_eq!(bench.port(1, "udp [2001:db8:f::7]:2 > [2001:db8:a::9]:1"), ["forward udp [2001:db8:f::7]:2 > [2001:db8:a::9]:1"]);
+    assert_eq!(
+        bench.port(1, "na fe80::fe dst=fe80::ff:fe00:b1"),
+        [format!("1< box1>host254 {words} ttl=63")]
+    );
+    assert_eq!(
+        bench.port(1, "udp [2001:db8:f::7]:2 > [2001:db8:a::9]:1"),
+        ["forward udp [2001:db8:f::7]:2 > [2001:db8:a::9]:1"]
+    );
 }
 
 #[test]
 fn the_same_link_local_router_at_two_ports() {
     let mut bench = Bench::with(|config| {
         config.routes[2].gateway = "fe80::fe".parse().ok();
-        let other = EdgeRoute { prefix: "2001:db8:e::/48".parse().expect("a prefix"), port: 0, ..config.routes[2] };
+        let other = EdgeRoute {
+            prefix: "2001:db8:e::/48".parse().expect("a prefix"),
+            port: 0,
+            ..config.routes[2]
+        };
         config.routes.push(other);
     });
     assert!(
-        bench.released(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2")[0].starts_with("1< box1>33:33:ff:00:00:fe ns fe80::fe")
+        bench.released(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2")[0]
+            .starts_with("1< box1>33:33:ff:00:00:fe ns fe80::fe")
     );
     assert!(
-        bench.released(1, "udp [2001:db8:f::7]:1 > [2001:db8:e::7]:2")[0].starts_with("0< box0>33:33:ff:00:00:fe ns fe80::fe")
+        bench.released(1, "udp [2001:db8:f::7]:1 > [2001:db8:e::7]:2")[0]
+            .starts_with("0< box0>33:33:ff:00:00:fe ns fe80::fe")
     );
 }
 
@@ -123,8 +157,14 @@ fn a_link_local_address_that_somebody_has_chosen() {
         let own = ("fe80::1".parse().expect("an address"), 64);
         config.ports.iter_mut().for_each(|port| port.addresses.push(own));
     });
-    assert_eq!(bench.port(0, "ping fe80::9 > fe80::1"), ["0< box0>host9 pong fe80::1 > fe80::9 ttl=64"]);
-    assert_eq!(bench.port(1, "ping fe80::9 > fe80::1"), ["1< box1>host9 pong fe80::1 > fe80::9 ttl=64"]);
+    assert_eq!(
+        bench.port(0, "ping fe80::9 > fe80::1"),
+        ["0< box0>host9 pong fe80::1 > fe80::9 ttl=64"]
+    );
+    assert_eq!(
+        bench.port(1, "ping fe80::9 > fe80::1"),
+        ["1< box1>host9 pong fe80::1 > fe80::9 ttl=64"]
+    );
     assert_eq!(bench.port(0, "ping fe80::9 > fe80::ff:fe00:b0"), ["drop link_local"]);
 }
 
@@ -138,7 +178,10 @@ fn a_router_outside_of_the_ports_networks() {
             gateway: Some([172, 16, 0, 1].into()),
         });
     });
-    assert_eq!(bench.released(0, "udp 198.51.100.4:1 > 172.20.1.1:2"), ["1< box1>all arp who-has 172.16.0.1 tell 203.0.113.1"]);
+    assert_eq!(
+        bench.released(0, "udp 198.51.100.4:1 > 172.20.1.1:2"),
+        ["1< box1>all arp who-has 172.16.0.1 tell 203.0.113.1"]
+    );
     assert_eq!(
         bench.port(1, "arp 172.16.0.1 is-at 02:00:00:00:01:16 target=203.0.113.1 to=box1"),
         ["1< box1>host22 udp 198.51.100.4:1 > 172.20.1.1:2 ttl=63"]

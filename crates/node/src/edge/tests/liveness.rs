@@ -54,12 +54,26 @@ impl Rig {
         bench.port(1, "arp who-has 203.0.113.1 tell 203.0.113.253");
         bench.port(1, "ns 2001:db8:b::1 from 2001:db8:b::fe");
         let router = Session::new(settings(key.cloned()), 77, 1, bench.now);
-        Rig { bench, router, ends, is_cut: false, events: Vec::new(), heard: Vec::new(), noted: None }
+        Rig {
+            bench,
+            router,
+            ends,
+            is_cut: false,
+            events: Vec::new(),
+            heard: Vec::new(),
+            noted: None,
+        }
     }
 
-    fn config(ends: (&'static str, &'static str), key: Option<&Key>, routes: &[(&str, &str)], seed: u64) -> EdgeConfig {
+    fn config(
+        ends: (&'static str, &'static str),
+        key: Option<&Key>,
+        routes: &[(&str, &str)],
+        seed: u64,
+    ) -> EdgeConfig {
         let mut config = config();
-        config.bfd = vec![Peer { port: 1, address: bytes(ends.0), settings: settings(key.cloned()) }];
+        config.bfd =
+            vec![Peer { port: 1, address: bytes(ends.0), settings: settings(key.cloned()) }];
         config.seed = seed;
         if ends == LINK_LOCAL {
             config.routes[2].gateway = ends.0.parse().ok();
@@ -104,9 +118,13 @@ impl Rig {
 
     /// Effects of the edge, apart from BFD, in words.
     fn take(&mut self) -> Vec<String> {
-        self.events.extend(self.bench.out.liveness.drain(..).map(|liveness| (liveness.port, liveness.change.to)));
-        self.noted = self.bench.out.notes.drain(..).next_back().map(|(_, memory)| memory).or(self.noted);
-        let is_bfd = |packet: &Packet| packet.udp().is_some_and(|udp| udp.destination.get() == PORT);
+        self.events.extend(
+            self.bench.out.liveness.drain(..).map(|liveness| (liveness.port, liveness.change.to)),
+        );
+        self.noted =
+            self.bench.out.notes.drain(..).next_back().map(|(_, memory)| memory).or(self.noted);
+        let is_bfd =
+            |packet: &Packet| packet.udp().is_some_and(|udp| udp.destination.get() == PORT);
         for at in (0..self.bench.out.transmit.len()).rev() {
             if is_bfd(self.bench.out.transmit[at].1.get()) {
                 let (port, released) = self.bench.out.transmit.remove(at);
@@ -125,7 +143,9 @@ impl Rig {
         let end = self.bench.now + ns;
         let mut draw = 1u64;
         let mut random = || {
-            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            draw = draw
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             draw
         };
         while self.bench.now < end {
@@ -137,7 +157,13 @@ impl Rig {
                 if !self.is_cut {
                     let frame = self.frame(self.ends.0, self.ends.1, &into[..len]);
                     let packet = self.bench.packet(&frame);
-                    let forwarded = self.bench.edge.handle_ingress(1, packet, now, &mut self.bench.out, &mut self.bench.pool);
+                    let forwarded = self.bench.edge.handle_ingress(
+                        1,
+                        packet,
+                        now,
+                        &mut self.bench.out,
+                        &mut self.bench.pool,
+                    );
                     assert!(forwarded.is_none());
                 }
             }
@@ -149,7 +175,13 @@ impl Rig {
                 if said.iter().any(|word| word.contains(question)) {
                     // A packet that waited for the answer leaves with it, and may be BFD.
                     let packet = self.bench.packet(&frame(1, answer));
-                    let forwarded = self.bench.edge.handle_ingress(1, packet, now, &mut self.bench.out, &mut self.bench.pool);
+                    let forwarded = self.bench.edge.handle_ingress(
+                        1,
+                        packet,
+                        now,
+                        &mut self.bench.out,
+                        &mut self.bench.pool,
+                    );
                     assert!(forwarded.is_none());
                     effects.extend(self.take());
                 }
@@ -158,7 +190,10 @@ impl Rig {
             for frame in core::mem::take(&mut self.heard) {
                 let mut packet = self.bench.packet(&frame);
                 packet.parse().expect("the box sends whole packets");
-                assert_eq!((packet.ttl(), packet.udp().map(|udp| udp.source.get() >= 49_152)), (Some(255), Some(true)));
+                assert_eq!(
+                    (packet.ttl(), packet.udp().map(|udp| udp.source.get() >= 49_152)),
+                    (Some(255), Some(true))
+                );
                 let payload = packet.l4()[8..].to_vec();
                 self.bench.pool.put(packet);
                 let control = Control::parse(&payload).expect("the box sends control packets");
@@ -260,7 +295,12 @@ fn the_next_life_knows_its_routers() {
     assert!(rig.send(OUT).contains("box1>host254"));
 
     rig.next_life(400 * MS);
-    assert!(rig.bench.edge.liveness().all(|(.., session, is_dead)| session.state() == State::Down && !is_dead));
+    assert!(
+        rig.bench
+            .edge
+            .liveness()
+            .all(|(.., session, is_dead)| session.state() == State::Down && !is_dead)
+    );
     // The route is in use: the router is asked for its MAC address.
     assert_eq!(rig.send(OUT), "1< box1>all arp who-has 203.0.113.254 tell 203.0.113.1");
     rig.bench.port(1, ANSWERS[0].1);
@@ -307,7 +347,10 @@ fn what_is_not_bfd_is_as_before() {
     let chain = rig.frame(FOUR.0, "198.51.100.4", &payload);
     assert!(rig.bench.port_bytes(1, &chain)[0].starts_with("forward "));
     // No session has heard any of them.
-    assert!(rig.events.is_empty() && rig.bench.edge.liveness().all(|(.., session, _)| session.state() == State::Up));
+    assert!(
+        rig.events.is_empty()
+            && rig.bench.edge.liveness().all(|(.., session, _)| session.state() == State::Up)
+    );
     // The address is the box's own and a chain uses it too: the packet is the session's.
     let own = rig.frame(FOUR.0, "203.0.113.2", &payload);
     rig.bench.port_bytes(1, &own);
@@ -376,9 +419,20 @@ fn nobody_at_the_address() {
     let now = bench.now;
     bench.edge.set_serving(true, now);
     let effects = bench.wait(4 * SECOND);
-    assert!(effects.iter().any(|effect| effect.contains("arp who-has 203.0.113.77")), "{effects:?}");
-    assert!(effects.iter().any(|effect| effect.ends_with("drop neighbor_unresolved")), "{effects:?}");
-    assert!(effects.iter().all(|effect| effect.contains("arp ") || effect.ends_with("drop neighbor_unresolved")), "{effects:?}");
+    assert!(
+        effects.iter().any(|effect| effect.contains("arp who-has 203.0.113.77")),
+        "{effects:?}"
+    );
+    assert!(
+        effects.iter().any(|effect| effect.ends_with("drop neighbor_unresolved")),
+        "{effects:?}"
+    );
+    assert!(
+        effects
+            .iter()
+            .all(|effect| effect.contains("arp ") || effect.ends_with("drop neighbor_unresolved")),
+        "{effects:?}"
+    );
 }
 
 /// A packet that a chain sends under the box's own address is its client's: the client is

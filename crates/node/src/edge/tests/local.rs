@@ -21,11 +21,17 @@ fn a_segment_for_a_closed_port_is_reset_in_sequence() {
     );
     assert_eq!(
         on(0, "tcp 10.0.0.9:5 > 203.0.113.1:22 flags=24 seq=7 ack=99 len=5"),
-        ["0< box0>host9 reset 203.0.113.1:22 > 10.0.0.9:5 ttl=64 flags=4 seq=99 ack=0", "drop local"]
+        [
+            "0< box0>host9 reset 203.0.113.1:22 > 10.0.0.9:5 ttl=64 flags=4 seq=99 ack=0",
+            "drop local"
+        ]
     );
     assert_eq!(
         on(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::1]:22 seq=7 len=3"),
-        ["0< box0>host9 reset [2001:db8:a::1]:22 > [2001:db8:a::9]:5 ttl=64 flags=20 seq=0 ack=11", "drop local"]
+        [
+            "0< box0>host9 reset [2001:db8:a::1]:22 > [2001:db8:a::9]:5 ttl=64 flags=20 seq=0 ack=11",
+            "drop local"
+        ]
     );
     // Resets, damaged segments, broadcast frames and spoofed sources get no answer.
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 flags=4"), REFUSED);
@@ -34,13 +40,20 @@ fn a_segment_for_a_closed_port_is_reset_in_sequence() {
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 to=all"), ["drop multicast"]);
     assert_eq!(on(1, "tcp 10.0.0.9:5 > 203.0.113.1:22"), ["drop spoofed_source"]);
     // An own address that a chain uses is the chain's.
-    assert_eq!(on(1, "tcp 192.0.2.7:5 > 203.0.113.2:22"), ["forward tcp 192.0.2.7:5 > 203.0.113.2:22"]);
+    assert_eq!(
+        on(1, "tcp 192.0.2.7:5 > 203.0.113.2:22"),
+        ["forward tcp 192.0.2.7:5 > 203.0.113.2:22"]
+    );
 }
 
 /// RFC 1918, section 3: a private address is not shown at a port that has none.
 #[test]
 fn a_private_address_is_nobodys_at_a_public_port() {
-    for words in ["ping 192.0.2.7 > 10.0.0.1", "tcp 192.0.2.7:5 > 10.0.0.1:22", "udp 192.0.2.7:5 > 10.0.0.1:9"] {
+    for words in [
+        "ping 192.0.2.7 > 10.0.0.1",
+        "tcp 192.0.2.7:5 > 10.0.0.1:22",
+        "udp 192.0.2.7:5 > 10.0.0.1:9",
+    ] {
         assert_eq!(on(1, words), REFUSED, "{words}");
     }
     assert_eq!(on(1, "ping 192.0.2.7 > 203.0.113.1").len(), 1);
@@ -50,21 +63,36 @@ fn a_private_address_is_nobodys_at_a_public_port() {
 #[test]
 fn resets_have_a_rate_limit_of_their_own() {
     let mut bench = Bench::new();
-    let told = |bench: &mut Bench| (0..2500).filter(|_| bench.port(0, "tcp 10.0.0.9:5 > 10.0.0.1:22").len() == 2).count();
+    let told = |bench: &mut Bench| {
+        (0..2500).filter(|_| bench.port(0, "tcp 10.0.0.9:5 > 10.0.0.1:22").len() == 2).count()
+    };
     assert_eq!(told(&mut bench), 1000);
     // Resets do not use up this rate.
     bench.wait(SECOND / 10);
-    (0..500).for_each(|_| assert_eq!(bench.port(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 flags=4"), REFUSED));
+    (0..500)
+        .for_each(|_| assert_eq!(bench.port(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 flags=4"), REFUSED));
     assert_eq!(told(&mut bench), 100);
-    assert_eq!(bench.port(0, "udp 10.0.0.9:1 > 192.0.2.7:2 ttl=1").len(), 2, "a flood of segments leaves traceroute its errors");
+    assert_eq!(
+        bench.port(0, "udp 10.0.0.9:1 > 192.0.2.7:2 ttl=1").len(),
+        2,
+        "a flood of segments leaves traceroute its errors"
+    );
 }
 
 /// RFC 1122, section 4.1.3.4; RFC 8200, section 8.1.
 #[test]
 fn a_datagram_that_is_damaged_gets_no_answer() {
     assert_eq!(on(0, "udp 10.0.0.9:5 > 10.0.0.1:9 badl4"), ["drop bad_checksum"]);
-    assert_eq!(on(0, "udp 10.0.0.9:5 > 10.0.0.1:9 nosum").len(), 2, "without a checksum it is whole");
-    assert_eq!(on(0, "udp [2001:db8:a::9]:5 > [2001:db8:a::1]:9 nosum"), ["drop bad_checksum"], "not over IPv6");
+    assert_eq!(
+        on(0, "udp 10.0.0.9:5 > 10.0.0.1:9 nosum").len(),
+        2,
+        "without a checksum it is whole"
+    );
+    assert_eq!(
+        on(0, "udp [2001:db8:a::9]:5 > [2001:db8:a::1]:9 nosum"),
+        ["drop bad_checksum"],
+        "not over IPv6"
+    );
 }
 
 /// RFC 4443, section 2.2 (a); over IPv4 RFC 1812, section 4.3.2.4.
@@ -81,7 +109,10 @@ fn an_error_about_what_was_for_the_box_comes_from_the_address_that_was_asked() {
 fn a_protocol_that_nobody_speaks() {
     assert_eq!(
         on(0, "proto 10.0.0.9 > 10.0.0.1"),
-        ["0< box0>host9 proto 10.0.0.1 > 10.0.0.9 ttl=64 about [proto-253 10.0.0.9 > 10.0.0.1 ttl=64]", "drop local"]
+        [
+            "0< box0>host9 proto 10.0.0.1 > 10.0.0.9 ttl=64 about [proto-253 10.0.0.9 > 10.0.0.1 ttl=64]",
+            "drop local"
+        ]
     );
     let problem = |words: &str| {
         let effects = on(0, &format!("proto 2001:db8:a::9 > 2001:db8:a::1 {words}"));
@@ -98,7 +129,9 @@ fn a_protocol_that_nobody_speaks() {
     assert_eq!(on(0, "proto 2001:db8:a::9 > 2001:db8:a::1 proto=59"), REFUSED);
     // Messages that ask nothing, or of an unknown type, get no answer (RFC 1122, section
     // 3.2.2; RFC 4443, section 2.4 (b)).
-    for (words, at) in [("ping 10.0.0.9 > 10.0.0.1", 34), ("ping 2001:db8:a::9 > 2001:db8:a::1", 54)] {
+    for (words, at) in
+        [("ping 10.0.0.9 > 10.0.0.1", 34), ("ping 2001:db8:a::9 > 2001:db8:a::1", 54)]
+    {
         let mut bytes = frame(0, words);
         bytes[at] = bytes[at].wrapping_add(90);
         // The checksum's upper byte makes up for the type's.
@@ -114,7 +147,10 @@ fn a_protocol_that_nobody_speaks() {
 fn options_that_nobody_knows() {
     let ping = |words: &str| {
         let effects = on(0, &format!("ping 2001:db8:a::9 > 2001:db8:a::1 {words}"));
-        effects.iter().map(|effect| effect.split(" 2001").next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+        effects
+            .iter()
+            .map(|effect| effect.split(" 2001").next().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
     };
     let pong = ["0< box0>host9 pong"];
     let problem = ["0< box0>host9 problem code=2 at=42", "drop local"];
@@ -134,8 +170,11 @@ fn options_that_nobody_knows() {
     assert_eq!(ping("ext=43.0.0"), pong);
     // The answer has no extension headers.
     let mut bench = Bench::new();
-    let packet = bench.packet(&frame(0, "ping 2001:db8:a::9 > 2001:db8:a::1 len=30 ext=0.5.4,43.253.0,60.1.4"));
-    assert!(bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool).is_none());
+    let packet = bench
+        .packet(&frame(0, "ping 2001:db8:a::9 > 2001:db8:a::1 len=30 ext=0.5.4,43.253.0,60.1.4"));
+    assert!(
+        bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool).is_none()
+    );
     let answer = bench.out.transmit.pop().expect("an answer").1.into_inner();
     assert_eq!((answer.layers.l4, answer.layers.end, answer.len()), (54, 92, 92));
     bench.pool.put(answer);
@@ -146,7 +185,12 @@ fn options_that_nobody_knows() {
 
 #[test]
 fn eight_extension_headers_are_enough() {
-    let ping = |count: usize| on(0, &format!("ping 2001:db8:a::9 > 2001:db8:a::1 ext={}", vec!["60.1.4"; count].join(",")));
+    let ping = |count: usize| {
+        on(
+            0,
+            &format!("ping 2001:db8:a::9 > 2001:db8:a::1 ext={}", vec!["60.1.4"; count].join(",")),
+        )
+    };
     assert_eq!(ping(8), ["0< box0>host9 pong 2001:db8:a::1 > 2001:db8:a::9 ttl=64"]);
     assert_eq!(ping(9), ["drop headers_too_deep"]);
 }
@@ -164,7 +208,8 @@ fn pieces(words: &str, cuts: &[usize]) -> Vec<Vec<u8>> {
         if header == 34 {
             front[16..18].copy_from_slice(&(20 + len as u16).to_be_bytes());
             front[18..20].copy_from_slice(&[0, 7]);
-            front[20..22].copy_from_slice(&((from / 8) as u16 | u16::from(!is_last) << 13).to_be_bytes());
+            front[20..22]
+                .copy_from_slice(&((from / 8) as u16 | u16::from(!is_last) << 13).to_be_bytes());
             front[24..26].fill(0);
             let sum = checksum::checksum(&front[14..34]);
             front[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -182,7 +227,11 @@ fn pieces(words: &str, cuts: &[usize]) -> Vec<Vec<u8>> {
 /// RFC 1122, section 3.3.2; RFC 8200, section 4.5.
 #[test]
 fn a_datagram_in_fragments_is_put_together() {
-    for (from, to) in [("10.0.0.9", "10.0.0.1"), ("2001:db8:a::9", "2001:db8:a::1"), ("fe80::9", "fe80::ff:fe00:b0")] {
+    for (from, to) in [
+        ("10.0.0.9", "10.0.0.1"),
+        ("2001:db8:a::9", "2001:db8:a::1"),
+        ("fe80::9", "fe80::ff:fe00:b0"),
+    ] {
         let pong = [format!("0< box0>host9 pong {to} > {from} ttl=64")];
         let fragments = pieces(&format!("ping {from} > {to} len=1400"), &[400, 808]);
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
@@ -202,7 +251,10 @@ fn a_datagram_in_fragments_is_put_together() {
     assert!(bench.port_bytes(0, &fragments[1]).is_empty());
     assert_eq!(
         bench.port_bytes(0, &fragments[0]),
-        ["0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64", "0< box0>host9 fragment 10.0.0.1 > 10.0.0.9 ttl=64 at=1480 len=528"]
+        [
+            "0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64",
+            "0< box0>host9 fragment 10.0.0.1 > 10.0.0.9 ttl=64 at=1480 len=528"
+        ]
     );
     // Port unreachable is sent once the datagram is whole.
     let fragments = pieces("udp 10.0.0.9:5 > 10.0.0.1:9 len=600", &[400]);
@@ -271,8 +323,9 @@ fn datagrams_that_never_become_whole() {
 #[test]
 fn incomplete_datagrams_are_bounded() {
     let mut bench = Bench::new();
-    let lone =
-        |bench: &mut Bench, host: usize, id: usize| bench.port(0, &format!("ping 10.0.0.{host} > 10.0.0.1 at=1480 id={id}"));
+    let lone = |bench: &mut Bench, host: usize, id: usize| {
+        bench.port(0, &format!("ping 10.0.0.{host} > 10.0.0.1 at=1480 id={id}"))
+    };
     (0..4).for_each(|id| assert!(lone(&mut bench, 9, id).is_empty()));
     assert_eq!(lone(&mut bench, 9, 4), ["drop local_fragment"]);
     assert_eq!(lone(&mut bench, 9, 1), ["drop stale_duplicate"], "the oldest went");
@@ -287,12 +340,21 @@ fn incomplete_datagrams_are_bounded() {
 
 #[test]
 fn ping_is_answered_in_a_chains_place_where_somebody_asks_for_it() {
-    assert_eq!(on(0, "ping 10.0.0.9 > 10.0.0.100"), ["0< box0>host9 pong 10.0.0.100 > 10.0.0.9 ttl=64"]);
-    assert_eq!(on(1, "ping 192.0.2.7 > 10.0.0.100 ttl=1"), ["1< box1>host7 pong 10.0.0.100 > 192.0.2.7 ttl=64"]);
+    assert_eq!(
+        on(0, "ping 10.0.0.9 > 10.0.0.100"),
+        ["0< box0>host9 pong 10.0.0.100 > 10.0.0.9 ttl=64"]
+    );
+    assert_eq!(
+        on(1, "ping 192.0.2.7 > 10.0.0.100 ttl=1"),
+        ["1< box1>host7 pong 10.0.0.100 > 192.0.2.7 ttl=64"]
+    );
     // All other packets go to the chain, and so does ping of other addresses.
     assert_eq!(on(0, "pong 10.0.0.9 > 10.0.0.100"), ["forward icmp 10.0.0.9 > 10.0.0.100:7"]);
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.100:80"), ["forward tcp 10.0.0.9:5 > 10.0.0.100:80"]);
-    assert_eq!(on(0, "ping 2001:db8:a::9 > 2001:db8:a::100"), ["forward icmp6 [2001:db8:a::9]:7 > 2001:db8:a::100"]);
+    assert_eq!(
+        on(0, "ping 2001:db8:a::9 > 2001:db8:a::100"),
+        ["forward icmp6 [2001:db8:a::9]:7 > 2001:db8:a::100"]
+    );
     // A spoofed source gets no answer from a pool's address, either.
     assert_eq!(on(1, "ping 10.0.0.9 > 10.0.0.100"), ["drop spoofed_source"]);
     assert_eq!(on(0, "ping 10.0.0.9 > 10.0.0.100 badl4"), ["drop bad_checksum"]);

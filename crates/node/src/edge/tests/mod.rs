@@ -54,10 +54,23 @@ pub(super) fn config() -> EdgeConfig {
         ],
         routes: vec![
             EdgeRoute { prefix: prefix("10.9.0.0/16"), port: 0, gateway: Some(ip("10.0.0.254")) },
-            EdgeRoute { prefix: prefix("192.0.0.0/8"), port: 1, gateway: Some(ip("203.0.113.254")) },
-            EdgeRoute { prefix: prefix("2001:db8:f::/48"), port: 1, gateway: Some(ip("2001:db8:b::fe")) },
+            EdgeRoute {
+                prefix: prefix("192.0.0.0/8"),
+                port: 1,
+                gateway: Some(ip("203.0.113.254")),
+            },
+            EdgeRoute {
+                prefix: prefix("2001:db8:f::/48"),
+                port: 1,
+                gateway: Some(ip("2001:db8:b::fe")),
+            },
         ],
-        owned: vec![prefix("198.51.100.4/31"), prefix("10.0.0.100"), prefix("2001:db8:a::100"), prefix("203.0.113.2")],
+        owned: vec![
+            prefix("198.51.100.4/31"),
+            prefix("10.0.0.100"),
+            prefix("2001:db8:a::100"),
+            prefix("203.0.113.2"),
+        ],
         answers_ping: vec![prefix("10.0.0.100")],
         bfd: Vec::new(),
         seed: 0,
@@ -73,12 +86,20 @@ impl Bench {
         let drops = DropCounters::default();
         // Careless arithmetic overflows at this time.
         let now = 1_800_000_000 * SECOND;
-        Bench { edge: Edge::new(config()), pool: MemoryPool::new(buffers), now, out: EdgeOut::default(), drops }
+        Bench {
+            edge: Edge::new(config()),
+            pool: MemoryPool::new(buffers),
+            now,
+            out: EdgeOut::default(),
+            drops,
+        }
     }
 
     /// The same bench without a check where sources are routed.
     pub(super) fn unchecked() -> Bench {
-        Bench::with(|config| config.ports.iter_mut().for_each(|port| port.reverse_path = ReversePath::Off))
+        Bench::with(|config| {
+            config.ports.iter_mut().for_each(|port| port.reverse_path = ReversePath::Off)
+        })
     }
 
     /// The same bench with changes.
@@ -112,7 +133,8 @@ impl Bench {
 
     pub(super) fn port_bytes(&mut self, port: u8, bytes: &[u8]) -> Vec<String> {
         let packet = self.packet(bytes);
-        let forwarded = self.edge.handle_ingress(port, packet, self.now, &mut self.out, &mut self.pool);
+        let forwarded =
+            self.edge.handle_ingress(port, packet, self.now, &mut self.out, &mut self.pool);
         let mut effects = Vec::new();
         if let Some((key, packet)) = forwarded {
             effects.push(format!("forward {key}"));
@@ -136,7 +158,12 @@ impl Bench {
         (packet.meta.ingress, packet.meta.flags) = (ingress, flags);
         packet.parse().expect("what a chain releases is well formed");
         // The bench stands in for the protection.
-        self.edge.handle_egress(Released::stateless(packet), self.now, &mut self.out, &mut self.pool);
+        self.edge.handle_egress(
+            Released::stateless(packet),
+            self.now,
+            &mut self.out,
+            &mut self.pool,
+        );
         self.effects(Vec::new())
     }
 
@@ -148,7 +175,11 @@ impl Bench {
             self.now = self.now.max(self.edge.poll_timeout());
             self.edge.handle_timeout(self.now, &mut self.out, &mut self.pool);
             let seconds = (ns - (end - self.now)) as f64 / 1e9;
-            effects.extend(self.effects(Vec::new()).into_iter().map(|effect| format!("{seconds:.0}s {effect}")));
+            effects.extend(
+                self.effects(Vec::new())
+                    .into_iter()
+                    .map(|effect| format!("{seconds:.0}s {effect}")),
+            );
         }
         self.now = end;
         effects
@@ -186,7 +217,11 @@ impl Bench {
             }
         }
         self.drops = self.edge.drops().clone();
-        assert_eq!(self.pool.free() + self.edge.held(), self.pool.total(), "a buffer is lost, or there twice: {effects:?}");
+        assert_eq!(
+            self.pool.free() + self.edge.held(),
+            self.pool.total(),
+            "a buffer is lost, or there twice: {effects:?}"
+        );
         effects
     }
 }

@@ -20,7 +20,12 @@ impl Bench {
         let mut packet = self.packet(bytes);
         (packet.meta.ingress, packet.meta.flags) = (ingress, Flags::TURNED);
         packet.parse().expect("what came in is well formed");
-        self.edge.handle_egress(Released::stateless(packet), self.now, &mut self.out, &mut self.pool);
+        self.edge.handle_egress(
+            Released::stateless(packet),
+            self.now,
+            &mut self.out,
+            &mut self.pool,
+        );
         self.effects(Vec::new())
     }
 }
@@ -43,12 +48,24 @@ fn a_segment_gets_a_reset_in_sequence() {
         (FIN | ACK, 0, "flags=4 seq=77 ack=0"),
     ] {
         assert_eq!(
-            bench.refused(0, &format!("tcp 10.0.0.9:1000 > 198.51.100.4:80 flags={flags} ack=77 len={len} ttl=3 df")),
+            bench.refused(
+                0,
+                &format!(
+                    "tcp 10.0.0.9:1000 > 198.51.100.4:80 flags={flags} ack=77 len={len} ttl=3 df"
+                )
+            ),
             [format!("0< box0>host9 reset 198.51.100.4:80 > 10.0.0.9:1000 ttl=64 {answer}")]
         );
         assert_eq!(
-            bench.refused(1, &format!("tcp [2001:db8:f::7]:1000 > [2001:db8:a::9]:80 flags={flags} ack=77 len={len}")),
-            [format!("1< box1>host7 reset [2001:db8:a::9]:80 > [2001:db8:f::7]:1000 ttl=64 {answer}")]
+            bench.refused(
+                1,
+                &format!(
+                    "tcp [2001:db8:f::7]:1000 > [2001:db8:a::9]:80 flags={flags} ack=77 len={len}"
+                )
+            ),
+            [format!(
+                "1< box1>host7 reset [2001:db8:a::9]:80 > [2001:db8:f::7]:1000 ttl=64 {answer}"
+            )]
         );
     }
     // The acknowledgement wraps around.
@@ -57,7 +74,10 @@ fn a_segment_gets_a_reset_in_sequence() {
     let sum = last[50..52].iter().fold(0u16, |sum, byte| sum << 8 | u16::from(*byte));
     let sum = holdfast_wire::checksum::Delta::new().bytes(&[0, 0, 0, 1], &[0xff; 4]).apply(sum);
     last[50..52].copy_from_slice(&sum.to_be_bytes());
-    assert_eq!(bench.refused_bytes(0, &last), ["0< box0>host9 reset 198.51.100.4:80 > 10.0.0.9:1 ttl=64 flags=20 seq=0 ack=0"]);
+    assert_eq!(
+        bench.refused_bytes(0, &last),
+        ["0< box0>host9 reset 198.51.100.4:80 > 10.0.0.9:1 ttl=64 flags=20 seq=0 ack=0"]
+    );
 }
 
 /// All other packets get an ICMP error, with their own headers in it: "communication
@@ -76,7 +96,8 @@ fn everything_else_gets_an_icmp_error() {
         assert_eq!(bench.refused(0, words), [expected]);
     }
     let quoted = "udp [2001:db8:f::7]:5 > [2001:db8:a::9]:53 ttl=64";
-    let expected = format!("1< box1>host7 admin 2001:db8:b::1 > 2001:db8:f::7 ttl=64 about [{quoted}]");
+    let expected =
+        format!("1< box1>host7 admin 2001:db8:b::1 > 2001:db8:f::7 ttl=64 about [{quoted}]");
     assert_eq!(bench.refused(1, "udp [2001:db8:f::7]:5 > [2001:db8:a::9]:53"), [expected]);
 }
 
@@ -85,8 +106,14 @@ fn everything_else_gets_an_icmp_error() {
 fn a_tag_is_not_the_answers() {
     let mut bench = Bench::new();
     for (words, answer) in [
-        ("tcp 10.0.0.9:1 > 192.0.2.7:80 len=0 vlan=24576", "reset 192.0.2.7:80 > 10.0.0.9:1 ttl=64 flags=20 seq=0 ack=2"),
-        ("udp 10.0.0.9:1 > 192.0.2.7:8 vlan=5", "admin 10.0.0.1 > 10.0.0.9 ttl=64 about [udp 10.0.0.9:1 > 192.0.2.7:8 ttl=64]"),
+        (
+            "tcp 10.0.0.9:1 > 192.0.2.7:80 len=0 vlan=24576",
+            "reset 192.0.2.7:80 > 10.0.0.9:1 ttl=64 flags=20 seq=0 ack=2",
+        ),
+        (
+            "udp 10.0.0.9:1 > 192.0.2.7:8 vlan=5",
+            "admin 10.0.0.1 > 10.0.0.9 ttl=64 about [udp 10.0.0.9:1 > 192.0.2.7:8 ttl=64]",
+        ),
     ] {
         assert_eq!(bench.refused(0, words), [format!("0< box0>host9 {answer}")]);
     }
@@ -97,7 +124,8 @@ fn a_tag_is_not_the_answers() {
 #[test]
 fn what_gets_no_answer() {
     let mut bench = Bench::new();
-    let mut silent = |ingress: u8, words: &str| assert!(bench.refused(ingress, words).is_empty(), "{words}");
+    let mut silent =
+        |ingress: u8, words: &str| assert!(bench.refused(ingress, words).is_empty(), "{words}");
     for flags in [RST, RST | ACK, RST | SYN] {
         silent(0, &format!("tcp 10.0.0.9:1 > 192.0.2.7:80 flags={flags}"));
         silent(1, &format!("tcp [2001:db8:f::7]:1 > [2001:db8:a::9]:80 flags={flags}"));
@@ -130,13 +158,20 @@ fn what_gets_no_answer() {
 fn an_error_gets_no_answer() {
     let mut bench = Bench::new();
     let packet = bench.packet(&frame(0, "udp 10.0.0.9:5 > 192.0.2.7:53 ttl=1"));
-    assert!(bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool).is_none());
+    assert!(
+        bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool).is_none()
+    );
     let (_, error) = bench.out.transmit.pop().expect("the sender is told");
     let mut error = error.into_inner();
     let words = describe(error.bytes());
     assert!(words.contains("time-exceeded"), "{words}");
     (error.meta.ingress, error.meta.flags) = (1, Flags::TURNED);
-    bench.edge.handle_egress(Released::stateless(error), bench.now, &mut bench.out, &mut bench.pool);
+    bench.edge.handle_egress(
+        Released::stateless(error),
+        bench.now,
+        &mut bench.out,
+        &mut bench.pool,
+    );
     assert!(bench.effects(Vec::new()).iter().all(|effect| effect.contains("drop ttl_exceeded")));
 }
 
@@ -146,9 +181,14 @@ fn an_error_gets_no_answer() {
 fn there_are_so_many_answers_a_second() {
     let mut bench = Bench::new();
     let words = "tcp 10.0.0.9:1 > 192.0.2.7:80 len=0";
-    let flood = |bench: &mut Bench| (0..3000).filter(|_| !bench.refused(0, words).is_empty()).count();
+    let flood =
+        |bench: &mut Bench| (0..3000).filter(|_| !bench.refused(0, words).is_empty()).count();
     assert_eq!(flood(&mut bench), 1000);
-    assert_eq!(bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=1").len(), 2, "an error, and its reason");
+    assert_eq!(
+        bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=1").len(),
+        2,
+        "an error, and its reason"
+    );
     bench.wait(SECOND / 2);
     assert_eq!(flood(&mut bench), 500);
 }

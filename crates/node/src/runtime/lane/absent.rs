@@ -80,7 +80,10 @@ impl Lane {
         let mut is_miscounted = false;
         for (slot, generation) in core::mem::take(&mut self.outbox.lost) {
             let header = *self.flows.header(slot);
-            if header.generation != generation || !header.life().is_owned() || self.flows.is_present(slot) {
+            if header.generation != generation
+                || !header.life().is_owned()
+                || self.flows.is_present(slot)
+            {
                 continue;
             }
             self.lose(slot, shared, pool);
@@ -88,7 +91,9 @@ impl Lane {
         }
         // Leases are unknown for flows whose state is paged out. States that wait here
         // for room count as known.
-        let is_away = |slot: &Slot| self.flows.header(*slot).life().is_owned() && !self.flows.is_present(*slot);
+        let is_away = |slot: &Slot| {
+            self.flows.header(*slot).life().is_owned() && !self.flows.is_present(*slot)
+        };
         if is_miscounted && (0..self.flows.reach()).filter(is_away).count() <= self.aside() {
             self.recount();
         }
@@ -118,7 +123,10 @@ impl Lane {
             if let Some(paged) = protection.paged_mut() {
                 paged.visit_aside(&mut |slot, generation, state| {
                     let header = flows.header(slot);
-                    if header.generation == generation && header.life().is_owned() && !flows.is_present(slot) {
+                    if header.generation == generation
+                        && header.life().is_owned()
+                        && !flows.is_present(slot)
+                    {
                         adopt(state, None);
                     }
                 });

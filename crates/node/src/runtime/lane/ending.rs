@@ -5,7 +5,9 @@
 //! switch and the protection; returns of the flow's leases. Never: an end that a function
 //! does not hear of.
 
-use super::{Chain, DropReason, EXPIRE_BUDGET, Epoch, FlowKey, Lane, PacketPool, Position, Shared, Slot};
+use super::{
+    Chain, DropReason, EXPIRE_BUDGET, Epoch, FlowKey, Lane, PacketPool, Position, Shared, Slot,
+};
 use crate::ahead::AHEAD;
 use crate::runtime::parking::Visitor;
 use holdfast_protection::flows::Life;
@@ -14,7 +16,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 impl Lane {
     /// Drops packets that were parked too long.
     pub(crate) fn expire_parked(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        while let Some(Visitor { key, packet, .. }) = self.parking.pop_outside_older_than(shared.sides[self.side].now) {
+        while let Some(Visitor { key, packet, .. }) =
+            self.parking.pop_outside_older_than(shared.sides[self.side].now)
+        {
             self.end(key, Epoch::new(packet.meta.commit), shared);
             shared.drop(packet, DropReason::FlowTableFull, pool);
         }
@@ -62,9 +66,19 @@ impl Lane {
 
     /// Ends a flow whose key the switch has given to another one: no packet of it arrives
     /// or leaves any more.
-    pub(crate) fn end_unrouted(&mut self, key: &FlowKey, epoch: Epoch, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    pub(crate) fn end_unrouted(
+        &mut self,
+        key: &FlowKey,
+        epoch: Epoch,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
         let found = self.flows.find(key, self.flows.hash(key)).filter(|found| !found.is_reply);
-        let Some(slot) = found.map(|found| found.slot).filter(|slot| self.flows.header(*slot).epoch == epoch) else { return };
+        let Some(slot) =
+            found.map(|found| found.slot).filter(|slot| self.flows.header(*slot).epoch == epoch)
+        else {
+            return;
+        };
         let header = self.flows.header_mut(slot);
         match header.life() {
             Life::Owned | Life::Leaving | Life::Replaying => {
@@ -73,9 +87,12 @@ impl Lane {
             }
             Life::Opening => {
                 let waiting = self.parking.take_all(slot, header.generation);
-                let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
+                let opening =
+                    waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 self.abandon_opening(slot, opening.unwrap_or_default(), shared);
-                waiting.into_iter().for_each(|parked| shared.drop(parked.packet, DropReason::StaleEpoch, pool));
+                waiting
+                    .into_iter()
+                    .for_each(|parked| shared.drop(parked.packet, DropReason::StaleEpoch, pool));
             }
             _ => {}
         }
@@ -109,9 +126,12 @@ impl Lane {
             self.gone.note(hash, was.epoch);
             shared.sides[self.side].note_epoch(was.epoch);
             if was.life() == Life::Opening {
-                let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
+                let opening =
+                    waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 if let Some(state) = state {
-                    contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));
+                    contain(&mut self.chain, state, shared, |chain, state| {
+                        chain.abandon(state, opening.unwrap_or_default())
+                    });
                 }
             } else {
                 self.wheel.remove(&mut self.flows, slot);
@@ -131,7 +151,12 @@ impl Lane {
 }
 
 /// Ends a flow in its functions. If one panics, the others still end it.
-pub(crate) fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl FnOnce(&mut Chain, &mut [u8])) {
+pub(crate) fn contain(
+    chain: &mut Chain,
+    state: &mut [u8],
+    shared: &mut Shared,
+    end: impl FnOnce(&mut Chain, &mut [u8]),
+) {
     let mut result = catch_unwind(AssertUnwindSafe(|| end(chain, state)));
     while result.is_err() {
         shared.panics += 1;

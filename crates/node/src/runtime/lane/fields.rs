@@ -29,12 +29,14 @@ impl Lane {
             if pool.backend().asks_server() {
                 return;
             }
-            wishes.extend(core::iter::from_fn(|| pool.backend().poll_effect()).map(|effect| Wish {
-                function,
-                field,
-                effect,
-                epoch,
-            }));
+            wishes.extend(
+                core::iter::from_fn(|| pool.backend().poll_effect()).map(|effect| Wish {
+                    function,
+                    field,
+                    effect,
+                    epoch,
+                }),
+            );
         });
         self.wishes = wishes;
     }
@@ -46,7 +48,12 @@ impl Lane {
     }
 
     /// Calls `act` with the pool in this field of this function. False if there is none.
-    pub(crate) fn with_pool(&mut self, function: u8, field: u8, act: impl FnOnce(&mut Numbers)) -> bool {
+    pub(crate) fn with_pool(
+        &mut self,
+        function: u8,
+        field: u8,
+        act: impl FnOnce(&mut Numbers),
+    ) -> bool {
         let mut act = Some(act);
         self.with_field(function, field, |shared| {
             if let SharedField::Pool(pool) = shared
@@ -59,7 +66,12 @@ impl Lane {
     }
 
     /// Calls `act` with the part in this field of this function. False if there is none.
-    pub(crate) fn with_part(&mut self, function: u8, field: u8, act: &mut dyn FnMut(&mut Part)) -> bool {
+    pub(crate) fn with_part(
+        &mut self,
+        function: u8,
+        field: u8,
+        act: &mut dyn FnMut(&mut Part),
+    ) -> bool {
         let mut is_there = false;
         self.with_field(function, field, |mut shared| {
             if let Some(part) = shared.part() {
@@ -71,7 +83,9 @@ impl Lane {
     }
 
     fn with_field(&mut self, function: u8, field: u8, mut act: impl FnMut(SharedField<'_>)) {
-        let Some(holder) = self.chain.functions_mut().get_mut(usize::from(function)) else { return };
+        let Some(holder) = self.chain.functions_mut().get_mut(usize::from(function)) else {
+            return;
+        };
         let mut at = 0;
         holder.shared().visit(&mut |_, shared| {
             if at == field {
@@ -104,7 +118,14 @@ impl Lane {
         let chain = self.index;
         self.visit_fields(|function, _, shared| {
             if let SharedField::Log(log) = shared {
-                let logged = |Note { about, ingress, key, missed }| Logged { chain, function, about, ingress, key, missed };
+                let logged = |Note { about, ingress, key, missed }| Logged {
+                    chain,
+                    function,
+                    about,
+                    ingress,
+                    key,
+                    missed,
+                };
                 notes.extend(log.take().map(logged));
             }
         });

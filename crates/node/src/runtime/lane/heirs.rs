@@ -24,7 +24,9 @@ impl Lane {
         shared: &mut Shared,
         pool: &mut dyn PacketPool,
     ) {
-        match catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, found, key, Position::START, shared))) {
+        match catch_unwind(AssertUnwindSafe(|| {
+            self.run(&mut packet, found, key, Position::START, shared)
+        })) {
             Ok(step) => self.settle(step, packet, key, shared, pool),
             Err(_) => self.contain_panic(Some(packet), shared, pool),
         }
@@ -32,7 +34,13 @@ impl Lane {
 
     /// Runs a packet that the dead owner had processed: no output of it leaves. True if
     /// the flow is as after that packet.
-    pub(crate) fn run_again(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, shared: &mut Shared) -> bool {
+    pub(crate) fn run_again(
+        &mut self,
+        packet: &mut Packet,
+        found: Found,
+        key: &FlowKey,
+        shared: &mut Shared,
+    ) -> bool {
         let run = AssertUnwindSafe(|| self.run(packet, found, key, Position::START, shared));
         match catch_unwind(run) {
             // The packet went through before, so a wait now means a different outcome.
@@ -52,7 +60,11 @@ impl Lane {
     /// has `logged` packets of it that were sent to its owner `dead`. True if these have
     /// to be replayed first.
     pub(crate) fn claimed(&mut self, slot: Slot, epoch: Epoch, dead: Peer, logged: u32) -> bool {
-        let inputs = self.protection.logged_mut().map(|logged| logged.take_inputs(&self.flows, slot)).unwrap_or_default();
+        let inputs = self
+            .protection
+            .logged_mut()
+            .map(|logged| logged.take_inputs(&self.flows, slot))
+            .unwrap_or_default();
         let header = self.flows.header_mut(slot);
         header.epoch = epoch;
         self.protection.claimed(&mut self.flows, slot);

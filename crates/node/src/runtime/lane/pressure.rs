@@ -84,7 +84,15 @@ pub(crate) struct Pressure {
 impl Default for Pressure {
     fn default() -> Pressure {
         let next = [Place::START; Kind::COUNT];
-        Pressure { tick: 0, asked: 0, looked_at: 0, is_stuck: false, next, swept_at: 0, awaited: Vec::with_capacity(MAX_AWAITED) }
+        Pressure {
+            tick: 0,
+            asked: 0,
+            looked_at: 0,
+            is_stuck: false,
+            next,
+            swept_at: 0,
+            awaited: Vec::with_capacity(MAX_AWAITED),
+        }
     }
 }
 
@@ -108,7 +116,8 @@ impl Lane {
         if self.pressure.tick != side.ticks {
             // The runtime's part of the flows that are too many at the switch.
             self.pressure.tick = side.ticks;
-            let asked = self.flows.owned() * of_switch.saturating_sub(NEARLY_FULL) / of_switch.max(1);
+            let asked =
+                self.flows.owned() * of_switch.saturating_sub(NEARLY_FULL) / of_switch.max(1);
             self.pressure.asked = asked.saturating_sub(self.still_awaited());
         }
         self.relieve_of(self.fill().max(of_switch), shared);
@@ -127,7 +136,8 @@ impl Lane {
             return;
         }
         self.pressure.looked_at = now >> LOOK_SHIFT;
-        if core::mem::replace(&mut self.pressure.swept_at, now >> SWEEP_SHIFT) != now >> SWEEP_SHIFT {
+        if core::mem::replace(&mut self.pressure.swept_at, now >> SWEEP_SHIFT) != now >> SWEEP_SHIFT
+        {
             self.pressure.next.fill(Place::START);
         }
         let above = (fill.min(NEARLY_FULL) - SHORTER_FROM) as u64;
@@ -151,8 +161,12 @@ impl Lane {
                 Step::Idlest => self.find_idlest(&mut excess, &mut looks, &mut found),
                 Step::Of(standing, idle) => {
                     for kind in Kind::of(standing) {
-                        self.pressure.next[kind.index()] =
-                            self.find_forgettable((kind, standing), (now, share, idle), (&mut excess, &mut looks), &mut found);
+                        self.pressure.next[kind.index()] = self.find_forgettable(
+                            (kind, standing),
+                            (now, share, idle),
+                            (&mut excess, &mut looks),
+                            &mut found,
+                        );
                     }
                 }
             }
@@ -174,7 +188,9 @@ impl Lane {
         let Lane { flows, wheel, pressure, .. } = self;
         pressure.awaited.retain(|(slot, generation)| {
             let header = flows.header(*slot);
-            header.generation == *generation && header.life().is_owned() && wheel.awaits_state(header)
+            header.generation == *generation
+                && header.life().is_owned()
+                && wheel.awaits_state(header)
         });
         pressure.awaited.len()
     }
@@ -205,7 +221,11 @@ impl Lane {
                 is_in_vain = true;
                 return true;
             }
-            let is_over = has_idled(header, now, if standing == Standing::Answered { SHORTEST } else { share });
+            let is_over = has_idled(
+                header,
+                now,
+                if standing == Standing::Answered { SHORTEST } else { share },
+            );
             if standing == Standing::Answered && !is_over {
                 is_in_vain = true;
                 return *excess > 0;
@@ -226,8 +246,11 @@ impl Lane {
     /// another kind then ends only if it has had no packet since the last flow that was
     /// seen there.
     fn find_idlest(&self, excess: &mut usize, looks: &mut usize, found: &mut Vec<Slot>) {
-        let kinds =
-            || Kind::of(Standing::HalfOpen).chain(Kind::of(Standing::Unreplied)).filter(|kind| !self.wheel.is_empty(*kind));
+        let kinds = || {
+            Kind::of(Standing::HalfOpen)
+                .chain(Kind::of(Standing::Unreplied))
+                .filter(|kind| !self.wheel.is_empty(*kind))
+        };
         let (mut wrong, mut left) = (0, kinds().count());
         let mut cut = [u64::MAX; Kind::COUNT];
         for kind in kinds() {
@@ -245,7 +268,8 @@ impl Lane {
                 seen = if is_right { header.last_stamp.max(seen) } else { seen };
                 if !is_right || !self.is_busy(slot) && !self.is_one_too_many(slot, found.len()) {
                     found.push(slot);
-                    (right, wrong) = (right + usize::from(is_right), wrong + usize::from(!is_right));
+                    (right, wrong) =
+                        (right + usize::from(is_right), wrong + usize::from(!is_right));
                 }
                 true
             });
@@ -277,7 +301,10 @@ impl Lane {
     /// True if work on the flow is under way, so it must not end yet.
     fn is_busy(&self, slot: Slot) -> bool {
         let header = self.flows.header(slot);
-        header.flags & IN_HAND != 0 || header.life() != Life::Owned || header.parked > 0 || self.is_replaying(slot)
+        header.flags & IN_HAND != 0
+            || header.life() != Life::Owned
+            || header.parked > 0
+            || self.is_replaying(slot)
     }
 
     /// Ends a flow before its time, or files it anew if it was filed wrongly.

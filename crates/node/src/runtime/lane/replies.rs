@@ -29,16 +29,24 @@ impl Lane {
     /// waits, and another flow wants the same reply key.
     pub(super) fn is_anothers(&self, parked: &Parked) -> bool {
         let header = self.flows.header(parked.slot);
-        let (epoch, is_reply) = (Epoch::given(parked.packet.meta.commit), header.is_reply(&parked.key));
+        let (epoch, is_reply) =
+            (Epoch::given(parked.packet.meta.commit), header.is_reply(&parked.key));
         let is_under_another = is_reply && epoch.is_some_and(|epoch| epoch != header.epoch);
         is_under_another && parked.position == Position::START && self.flows.is_shared(&parked.key)
     }
 
     /// Keeps such a reply while there is a flow whose epoch is still to come; otherwise
     /// drops it.
-    pub(super) fn put_off(&mut self, parked: Parked, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    pub(super) fn put_off(
+        &mut self,
+        parked: Parked,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
         match self.flows.find(&parked.key, self.flows.hash(&parked.key)) {
-            Some(found) if self.flows.header(found.slot).life().is_awaited() => self.parking.put_back(parked),
+            Some(found) if self.flows.header(found.slot).life().is_awaited() => {
+                self.parking.put_back(parked)
+            }
             _ => {
                 self.flows.header_mut(parked.slot).parked -= 1;
                 shared.drop(parked.packet, DropReason::StaleEpoch, pool);

@@ -17,16 +17,18 @@ pub(super) fn run_traced(
     shared: &mut Shared,
 ) -> Outcome {
     let mut steps = Vec::new();
-    let outcome = chain.run_observed(packet, state, position, &mut shared.cx, |function, packet, state| {
-        let begins = position.opening.then(|| function.explain(packet, None));
-        let why = [begins.unwrap_or_default(), function.explain(packet, Some(state))];
-        let why: String = why.iter().filter(|why| !why.is_empty()).map(|why| format!(", {why}")).collect();
-        let name = function.name();
-        steps.push(match FlowKey::of(packet) {
-            Some(key) => format!("{name} passes it as {key}{why}"),
-            None => format!("{name} passes it{why}"),
+    let outcome =
+        chain.run_observed(packet, state, position, &mut shared.cx, |function, packet, state| {
+            let begins = position.opening.then(|| function.explain(packet, None));
+            let why = [begins.unwrap_or_default(), function.explain(packet, Some(state))];
+            let why: String =
+                why.iter().filter(|why| !why.is_empty()).map(|why| format!(", {why}")).collect();
+            let name = function.name();
+            steps.push(match FlowKey::of(packet) {
+                Some(key) => format!("{name} passes it as {key}{why}"),
+                None => format!("{name} passes it{why}"),
+            });
         });
-    });
     steps.into_iter().for_each(|step| shared.trace(packet, step));
     outcome
 }

@@ -21,7 +21,8 @@ impl Lane {
         let life = shared.sides[self.side].life;
         // A packet from an earlier incarnation of the switch opens no flow, because the
         // present one would not know it.
-        let is_late = |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
+        let is_late =
+            |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
         let mut coming = if room > 0 { self.parking.come_in(room) } else { Vec::new() };
         for Visitor { packet, .. } in coming.extract_if(.., is_late) {
             shared.drop(packet, DropReason::LostInFailure, pool);
@@ -31,7 +32,13 @@ impl Lane {
     }
 
     #[cold]
-    pub(super) fn wait_outside(&mut self, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    pub(super) fn wait_outside(
+        &mut self,
+        packet: Packet,
+        key: &FlowKey,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
         let visitor = Visitor { key: *key, hash: self.flows.hash(key), packet };
         if let Err(Visitor { key, packet, .. }) = self.parking.wait_outside(visitor) {
             shared.sides[self.side].is_full = true;
@@ -54,7 +61,14 @@ impl Lane {
             shared.trace(&packet, format!("chain {}: {key} waits", self.name));
         }
         let generation = self.flows.header(slot).generation;
-        let parked = Parked { slot, generation, key: *key, position, since: shared.sides[self.side].now, packet };
+        let parked = Parked {
+            slot,
+            generation,
+            key: *key,
+            position,
+            since: shared.sides[self.side].now,
+            packet,
+        };
         let header = self.flows.header_mut(slot);
         match self.parking.push(parked, header.parked) {
             Ok(()) => header.parked += 1,
@@ -87,7 +101,8 @@ impl Lane {
             }
             let may_run = (is_owned || is_opening_itself) && !blocked.contains(&parked.slot);
             // If the flow's state is paged out, only request it.
-            let may_run = may_run && (self.flows.is_present(parked.slot) || self.fetch(parked.slot));
+            let may_run =
+                may_run && (self.flows.is_present(parked.slot) || self.fetch(parked.slot));
             if !may_run || self.is_replaying(parked.slot) {
                 let header = self.flows.header_mut(parked.slot);
                 if header.life() == Life::Copy {
@@ -104,8 +119,9 @@ impl Lane {
             // here.
             let is_reply = header.is_reply(&parked.key);
             let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
-            let step =
-                catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)));
+            let step = catch_unwind(AssertUnwindSafe(|| {
+                self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)
+            }));
             let Ok(step) = step else {
                 self.contain_panic(Some(packet), shared, pool);
                 continue;
@@ -114,7 +130,14 @@ impl Lane {
                 blocked.push(slot);
                 let header = self.flows.header_mut(slot);
                 header.parked += 1;
-                self.parking.put_back(Parked { slot, position, packet, key, generation: parked.generation, since: parked.since });
+                self.parking.put_back(Parked {
+                    slot,
+                    position,
+                    packet,
+                    key,
+                    generation: parked.generation,
+                    since: parked.since,
+                });
             } else {
                 self.settle(step, packet, &key, shared, pool);
             }

@@ -73,7 +73,9 @@ impl Arrivals {
             // its recovery.
             return Err(DropReason::Fenced);
         }
-        if claims.len() > BATCH || self.batches.iter().any(|batch| batch.from == from && batch.number == number) {
+        if claims.len() > BATCH
+            || self.batches.iter().any(|batch| batch.from == from && batch.number == number)
+        {
             return Err(DropReason::Malformed);
         }
         let is_alike = u64::from_be_bytes(*layout) == lane.flows.layout();
@@ -87,7 +89,10 @@ impl Arrivals {
         let mut flows = Vec::with_capacity(claims.len());
         // The look-ups are done in stages, so that the keys' cache misses overlap.
         let mut hashes = [0; BATCH];
-        hashes.iter_mut().zip(claims).for_each(|(hash, claim)| *hash = lane.flows.hash(&claim.key.into()));
+        hashes
+            .iter_mut()
+            .zip(claims)
+            .for_each(|(hash, claim)| *hash = lane.flows.hash(&claim.key.into()));
         core::hint::black_box(lane.touch(&hashes[..claims.len()]));
         let replies = claims.iter().map(|claim| lane.flows.hash(&claim.reply.into()));
         core::hint::black_box(lane.flows.touch_buckets(replies));
@@ -96,11 +101,15 @@ impl Arrivals {
             room -= usize::from(slot.is_some());
             flows.push(slot.map(|slot| (slot, lane.flows.header(slot).generation)));
         }
-        let welcome = flows.iter().enumerate().fold(0u32, |bits, (at, slot)| bits | u32::from(slot.is_some()) << at);
+        let welcome = flows
+            .iter()
+            .enumerate()
+            .fold(0u32, |bits, (at, slot)| bits | u32::from(slot.is_some()) << at);
         let mut answer = [0; 8];
         answer[..4].copy_from_slice(&number.to_be_bytes());
         answer[4..].copy_from_slice(&welcome.to_be_bytes());
-        let batch = Batch { from, number, lane: chain, flows, arrived: 0, is_of_dead_switch: false };
+        let batch =
+            Batch { from, number, lane: chain, flows, arrived: 0, is_of_dead_switch: false };
         if parts.fabric.send(from.node, kind::PREPARED, &answer).is_err() {
             // The source will not hear that the flows are welcome.
             batch.flows.iter().flatten().for_each(|(slot, _)| unwelcome(lane, *slot));
@@ -111,7 +120,13 @@ impl Arrivals {
     }
 
     /// Takes in a flow that has arrived.
-    pub(super) fn handle_flow(&mut self, from: Peer, number: u32, body: &[u8], parts: &mut Parts<'_>) -> Result<(), DropReason> {
+    pub(super) fn handle_flow(
+        &mut self,
+        from: Peer,
+        number: u32,
+        body: &[u8],
+        parts: &mut Parts<'_>,
+    ) -> Result<(), DropReason> {
         let (at, block) = body.split_first().ok_or(DropReason::Malformed)?;
         let batch = self.batch(from, number)?;
         let lane = &mut parts.lanes[batch.lane];
@@ -121,7 +136,8 @@ impl Arrivals {
         if ours.life() != Life::Arriving || ours.generation != generation {
             return Err(DropReason::StaleEpoch);
         }
-        let is_its = ActorHeader::read_from_prefix(block).is_ok_and(|(theirs, _)| theirs.key == ours.key);
+        let is_its =
+            ActorHeader::read_from_prefix(block).is_ok_and(|(theirs, _)| theirs.key == ours.key);
         if block.len() != lane.flows.block_len() || !is_its {
             return Err(DropReason::Malformed);
         }
@@ -138,7 +154,13 @@ impl Arrivals {
     }
 
     /// Handles a cancellation: some flows stay at the source.
-    pub(super) fn handle_cancel(&mut self, from: Peer, number: u32, bits: u32, lanes: &mut [Lane]) -> Result<(), DropReason> {
+    pub(super) fn handle_cancel(
+        &mut self,
+        from: Peer,
+        number: u32,
+        bits: u32,
+        lanes: &mut [Lane],
+    ) -> Result<(), DropReason> {
         let batch = self.batch(from, number)?;
         let lane = &mut lanes[batch.lane];
         for (at, place) in batch.flows.iter_mut().enumerate() {
@@ -154,7 +176,12 @@ impl Arrivals {
 
     /// Gives back the routes of flows on their way from these dead runtimes. Other
     /// runtimes are asked for the dead ones' flows before this one, and wait for that.
-    pub(crate) fn give_back(&mut self, is_asked_later: impl Fn(Peer) -> bool, lanes: &mut [Lane], recoveries: &mut Recoveries) {
+    pub(crate) fn give_back(
+        &mut self,
+        is_asked_later: impl Fn(Peer) -> bool,
+        lanes: &mut [Lane],
+        recoveries: &mut Recoveries,
+    ) {
         for batch in self.batches.extract_if(.., |batch| is_asked_later(batch.from)) {
             let lane = &mut lanes[batch.lane];
             for (slot, generation) in batch.flows.into_iter().flatten() {
@@ -192,8 +219,11 @@ impl Arrivals {
         }
         self.batches.retain(|batch| batch.arrived != 0 || batch.flows.iter().any(Option::is_some));
         for (at, side) in shared.sides.iter().enumerate() {
-            let flows: Vec<(FlowKey, Epoch)> =
-                self.settled.extract_if(.., |(of, ..)| *of == at).map(|(_, key, epoch)| (key, epoch)).collect();
+            let flows: Vec<(FlowKey, Epoch)> = self
+                .settled
+                .extract_if(.., |(of, ..)| *of == at)
+                .map(|(_, key, epoch)| (key, epoch))
+                .collect();
             let told = fabric.send_ended(side.switch, kind::SETTLED, &flows);
             self.settled.extend(flows[told..].iter().map(|(key, epoch)| (at, *key, *epoch)));
         }
@@ -237,7 +267,8 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
         }
         let is_earlier = claim.epoch().is_later(ours.epoch);
         // If the owner dies before the flow has arrived, this copy may be the only one.
-        let is_needed = claim.has(ClaimFlag::NeedsEarlier) && !is_planted(Fault::GivesUpNeededCopies);
+        let is_needed =
+            claim.has(ClaimFlag::NeedsEarlier) && !is_planted(Fault::GivesUpNeededCopies);
         if !is_earlier || is_needed {
             return None;
         }

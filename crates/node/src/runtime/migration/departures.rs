@@ -96,7 +96,10 @@ impl Departure {
 
     /// Number of flows that exist only in the record on its way and in the copy here.
     pub(super) fn departed(&self, lane: &Lane) -> u64 {
-        self.flows.iter().filter(|flow| flow.stage == Stage::Sent && is_departed(lane, flow)).count() as u64
+        self.flows
+            .iter()
+            .filter(|flow| flow.stage == Stage::Sent && is_departed(lane, flow))
+            .count() as u64
     }
 }
 
@@ -112,7 +115,9 @@ impl Departing {
 /// True if this is the same flow as when it was chosen, still owned here.
 fn is_here(lane: &Lane, flow: &Departing) -> bool {
     let header = lane.flows.header(flow.slot);
-    header.life().is_owned() && header.generation == flow.generation && header.epoch == flow.old_epoch
+    header.life().is_owned()
+        && header.generation == flow.generation
+        && header.epoch == flow.old_epoch
 }
 
 fn stay(lane: &mut Lane, flow: &mut Departing) {
@@ -160,11 +165,15 @@ impl Migrations {
                 }
                 let Lane { protection, flows, outbox, .. } = lane;
                 let (slot, to, epoch) = (flow.slot, departure.to, flow.new_epoch);
-                if protection.paged_mut().is_some_and(|paged| !paged.departs(flows, slot, to, epoch, outbox)) {
+                if protection
+                    .paged_mut()
+                    .is_some_and(|paged| !paged.departs(flows, slot, to, epoch, outbox))
+                {
                     continue;
                 }
                 lane.leave(flow.slot, flow.new_epoch, Event::Send, shared);
-                let parts: [&[u8]; 3] = [&departure.number.to_be_bytes(), &[at as u8], lane.flows.block(flow.slot)];
+                let parts: [&[u8]; 3] =
+                    [&departure.number.to_be_bytes(), &[at as u8], lane.flows.block(flow.slot)];
                 let sent = fabric.send_parts(departure.to.node, kind::FLOW, &parts);
                 debug_assert!(sent.is_ok(), "there was room");
                 flow.stage = Stage::Sent;
@@ -175,14 +184,24 @@ impl Migrations {
 
     fn departure(&mut self, number: u32, to: Option<Peer>) -> Result<&mut Departure, DropReason> {
         let found = self.departures.iter_mut().find(|departure| departure.number == number);
-        found.filter(|departure| to.is_none_or(|to| departure.to == to)).ok_or(DropReason::StaleDuplicate)
+        found
+            .filter(|departure| to.is_none_or(|to| departure.to == to))
+            .ok_or(DropReason::StaleDuplicate)
     }
 
-    pub(super) fn handle_prepared(&mut self, from: Peer, number: u32, bits: u32, lanes: &mut [Lane]) -> Result<(), DropReason> {
+    pub(super) fn handle_prepared(
+        &mut self,
+        from: Peer,
+        number: u32,
+        bits: u32,
+        lanes: &mut [Lane],
+    ) -> Result<(), DropReason> {
         let departure = self.departure(number, Some(from))?;
         let lane = &mut lanes[departure.lane];
         let mut refused = Vec::new();
-        for (at, flow) in departure.flows.iter_mut().enumerate().filter(|(_, flow)| flow.stage == Stage::Asked) {
+        for (at, flow) in
+            departure.flows.iter_mut().enumerate().filter(|(_, flow)| flow.stage == Stage::Asked)
+        {
             if bits & 1 << at != 0 && is_here(lane, flow) {
                 flow.stage = Stage::Welcome;
             } else {
@@ -218,9 +237,13 @@ impl Migrations {
         }
         departure.answered = true;
         let lane = &mut parts.lanes[departure.lane];
-        let mut epochs = epochs.chunks_exact(4).map(|bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        let mut epochs = epochs
+            .chunks_exact(4)
+            .map(|bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         let (mut stayed, mut cancelled) = (Vec::new(), 0u32);
-        for (at, flow) in departure.flows.iter_mut().enumerate().filter(|(_, flow)| flow.stage == Stage::Welcome) {
+        for (at, flow) in
+            departure.flows.iter_mut().enumerate().filter(|(_, flow)| flow.stage == Stage::Welcome)
+        {
             match epochs.next().and_then(Epoch::given) {
                 None => {
                     stay(lane, flow);
@@ -233,7 +256,8 @@ impl Migrations {
                 }
             }
         }
-        let (request, to, is_target_dead) = (departure.request, departure.to, departure.is_target_dead);
+        let (request, to, is_target_dead) =
+            (departure.request, departure.to, departure.is_target_dead);
         self.is_urgent |= departure.marked;
         if cancelled != 0 && !is_target_dead {
             self.cancelled.push((to, number, cancelled));
@@ -246,7 +270,13 @@ impl Migrations {
         Ok(())
     }
 
-    pub(super) fn handle_arrived(&mut self, from: Peer, number: u32, bits: u32, lanes: &mut [Lane]) -> Result<(), DropReason> {
+    pub(super) fn handle_arrived(
+        &mut self,
+        from: Peer,
+        number: u32,
+        bits: u32,
+        lanes: &mut [Lane],
+    ) -> Result<(), DropReason> {
         let departure = self.departure(number, Some(from))?;
         let lane = &mut lanes[departure.lane];
         let mut moved = 0;
@@ -276,7 +306,11 @@ impl Migrations {
     /// the runtime that has them whole.
     pub(crate) fn handle_dead(&mut self, dead: Peer, parts: &mut Parts<'_>) {
         let mut again = Vec::new();
-        for departure in self.departures.iter_mut().filter(|departure| departure.to == dead && !departure.is_target_dead) {
+        for departure in self
+            .departures
+            .iter_mut()
+            .filter(|departure| departure.to == dead && !departure.is_target_dead)
+        {
             departure.is_target_dead = true;
             if departure.asked_switch && !departure.answered {
                 // The routes' present owner is not known yet.
@@ -285,7 +319,10 @@ impl Migrations {
                 let lane = &mut parts.lanes[departure.lane];
                 for flow in departure.flows.iter_mut().filter(|flow| flow.stage != Stage::Over) {
                     stay(lane, flow);
-                    again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
+                    again.push((
+                        departure.request,
+                        (departure.lane, flow.slot, flow.generation, flow.tries),
+                    ));
                 }
             }
         }
@@ -303,7 +340,11 @@ impl Migrations {
     /// Flows that have not been sent stay, and go when their order comes back to them.
     /// Returns the routes of flows that have been sent, as the next incarnation must know
     /// them.
-    pub(crate) fn handle_new_switch(&mut self, side: usize, parts: &mut Parts<'_>) -> Vec<RouteInfo> {
+    pub(crate) fn handle_new_switch(
+        &mut self,
+        side: usize,
+        parts: &mut Parts<'_>,
+    ) -> Vec<RouteInfo> {
         self.arrivals.handle_new_switch(side, parts.lanes);
         let mut departed = Vec::new();
         let mut again = Vec::new();
@@ -329,7 +370,10 @@ impl Migrations {
                         flow.let_go(departure.to, parts.recoveries);
                         stay(lane, flow);
                         cancelled |= 1 << at;
-                        again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
+                        again.push((
+                            departure.request,
+                            (departure.lane, flow.slot, flow.generation, flow.tries),
+                        ));
                     }
                 }
             }
@@ -350,7 +394,11 @@ impl Migrations {
 
     /// Claims back the routes that lead to a runtime that died.
     fn reclaim(&mut self, dead: Peer, parts: &mut Parts<'_>) {
-        for departure in self.departures.iter_mut().filter(|departure| departure.to == dead && departure.answered) {
+        for departure in self
+            .departures
+            .iter_mut()
+            .filter(|departure| departure.to == dead && departure.answered)
+        {
             let lane = &mut parts.lanes[departure.lane];
             for flow in &mut departure.flows {
                 match flow.stage {
@@ -392,7 +440,13 @@ impl Migrations {
         }
     }
 
-    pub(super) fn ask_switch(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, shared: &Shared, clock: u64) {
+    pub(super) fn ask_switch(
+        &mut self,
+        lanes: &mut [Lane],
+        fabric: &mut Fabric,
+        shared: &Shared,
+        clock: u64,
+    ) {
         let mut again = Vec::new();
         let mut body = Vec::new();
         for departure in &mut self.departures {
@@ -406,7 +460,8 @@ impl Migrations {
                 continue;
             }
             let is_asked = departure.flows.iter().any(|flow| flow.stage == Stage::Asked);
-            let has_another = |order: &Order| order.request == departure.request && order.targets.len() > 1;
+            let has_another =
+                |order: &Order| order.request == departure.request && order.targets.len() > 1;
             if is_asked && is_late(PATIENCE) && self.orders.iter().any(has_another) {
                 let lane = &mut lanes[departure.lane];
                 let mut bits = 0;
@@ -415,7 +470,10 @@ impl Migrations {
                     stay(lane, flow);
                     // A silent target has refused no flow. If it has failed, that will be
                     // found out.
-                    again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
+                    again.push((
+                        departure.request,
+                        (departure.lane, flow.slot, flow.generation, flow.tries),
+                    ));
                 }
                 self.cancelled.push((departure.to, departure.number, bits));
             } else if !is_asked && departure.flows.iter().any(|flow| flow.stage == Stage::Welcome) {
@@ -439,7 +497,13 @@ impl Migrations {
         }
     }
 
-    pub(super) fn start(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, members: &[Peer], clock: u64) {
+    pub(super) fn start(
+        &mut self,
+        lanes: &mut [Lane],
+        fabric: &mut Fabric,
+        members: &[Peer],
+        clock: u64,
+    ) {
         let mut body = Vec::new();
         let mut budget = SCAN;
         for at in 0..self.orders.len() {
@@ -460,7 +524,8 @@ impl Migrations {
                 body.extend_from_slice(&lanes[lane].flows.layout().to_be_bytes());
                 for flow in &flows {
                     let needs_earlier = lanes[lane].protection.needs_earlier(flow.slot);
-                    let claim = claim_of(&lanes[lane], flow.slot, lane).with(ClaimFlag::NeedsEarlier, needs_earlier);
+                    let claim = claim_of(&lanes[lane], flow.slot, lane)
+                        .with(ClaimFlag::NeedsEarlier, needs_earlier);
                     body.extend_from_slice(claim.as_bytes());
                 }
                 let is_sent = fabric.send(to.node, kind::PREPARE, &body).is_ok();
@@ -470,7 +535,9 @@ impl Migrations {
                 let order = &mut self.orders[at];
                 if !is_sent {
                     // The target's channel is full, so the flows wait.
-                    order.again.extend(flows.iter().map(|flow| (lane, flow.slot, flow.generation, flow.tries)));
+                    order.again.extend(
+                        flows.iter().map(|flow| (lane, flow.slot, flow.generation, flow.tries)),
+                    );
                     break;
                 }
                 let number = self.next_number;

@@ -74,7 +74,10 @@ pub(crate) struct Migrations {
 impl Migrations {
     /// True if no order or batch is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.orders.is_empty() && self.departures.is_empty() && self.cancelled.is_empty() && self.arrivals.is_idle()
+        self.orders.is_empty()
+            && self.departures.is_empty()
+            && self.cancelled.is_empty()
+            && self.arrivals.is_idle()
     }
 
     /// Number of flows that have been sent and are not known to have arrived.
@@ -113,16 +116,27 @@ impl Migrations {
                 self.is_urgent = true;
             }
             _ => {
-                tell(fabric, listeners, &Control::Migrated { request, moved: 0, refused: 0, last: true });
+                tell(
+                    fabric,
+                    listeners,
+                    &Control::Migrated { request, moved: 0, refused: 0, last: true },
+                );
             }
         }
     }
 
     /// Handles a mark, which comes in band: no packet follows on the old routes of this
     /// batch.
-    pub(crate) fn handle_mark(&mut self, switch: NodeId, number: u32, lanes: &[Lane], shared: &Shared) {
-        let is_meant =
-            |departure: &&mut Departure| departure.number == number && shared.sides[lanes[departure.lane].side].switch == switch;
+    pub(crate) fn handle_mark(
+        &mut self,
+        switch: NodeId,
+        number: u32,
+        lanes: &[Lane],
+        shared: &Shared,
+    ) {
+        let is_meant = |departure: &&mut Departure| {
+            departure.number == number && shared.sides[lanes[departure.lane].side].switch == switch
+        };
         if let Some(departure) = self.departures.iter_mut().find(is_meant) {
             departure.marked = true;
             self.is_urgent |= departure.answered;
@@ -133,10 +147,17 @@ impl Migrations {
     ///
     /// # Errors
     /// The reason to count if it is not acceptable.
-    pub(crate) fn handle_record(&mut self, from: Peer, record: u8, body: &[u8], parts: &mut Parts<'_>) -> Result<(), DropReason> {
+    pub(crate) fn handle_record(
+        &mut self,
+        from: Peer,
+        record: u8,
+        body: &[u8],
+        parts: &mut Parts<'_>,
+    ) -> Result<(), DropReason> {
         let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let number = u32::from_be_bytes(*number);
-        let bits = || <[u8; 4]>::try_from(rest).map(u32::from_be_bytes).map_err(|_| DropReason::Malformed);
+        let bits =
+            || <[u8; 4]>::try_from(rest).map(u32::from_be_bytes).map_err(|_| DropReason::Malformed);
         match record {
             kind::PREPARE => self.arrivals.handle_prepare(from, number, rest, parts),
             kind::PREPARED => self.handle_prepared(from, number, bits()?, parts.lanes),
@@ -165,7 +186,9 @@ impl Migrations {
         self.arrivals.tell(fabric, shared);
         self.ask_switch(lanes, fabric, shared, clock);
         // Cancellations go before the same flows are announced anew.
-        self.cancelled.retain(|(to, number, bits)| members.contains(to) && !cancel(fabric, *to, *number, *bits));
+        self.cancelled.retain(|(to, number, bits)| {
+            members.contains(to) && !cancel(fabric, *to, *number, *bits)
+        });
         self.departures.retain(|departure| !departure.is_over());
         self.start(lanes, fabric, members, clock);
         self.report(fabric, listeners, clock);
@@ -174,7 +197,8 @@ impl Migrations {
     fn report(&mut self, fabric: &mut Fabric, listeners: &[NodeId], clock: u64) {
         let Migrations { orders, departures, .. } = self;
         orders.retain_mut(|order| {
-            let is_under_way = departures.iter().any(|departure| departure.request == order.request);
+            let is_under_way =
+                departures.iter().any(|departure| departure.request == order.request);
             !order.report(is_under_way, fabric, listeners, clock)
         });
     }

@@ -36,7 +36,18 @@ impl Order {
     pub(super) fn new(request: u32, targets: Vec<Peer>, limit: u64, selector: Selector) -> Order {
         let next_target = request as usize % targets.len().max(1);
         let (again, at) = (Vec::new(), Some((0, 0)));
-        Order { request, targets, next_target, left: limit, selector, at, again, moved: 0, refused: 0, told_at: 0 }
+        Order {
+            request,
+            targets,
+            next_target,
+            left: limit,
+            selector,
+            at,
+            again,
+            moved: 0,
+            refused: 0,
+            told_at: 0,
+        }
     }
 
     /// Offers flows that stayed here to another target.
@@ -68,15 +79,29 @@ impl Order {
 
     /// Reports the progress, now and then and at the end. True if the order is over and
     /// that has been reported.
-    pub(super) fn report(&mut self, is_under_way: bool, fabric: &mut Fabric, listeners: &[NodeId], clock: u64) -> bool {
+    pub(super) fn report(
+        &mut self,
+        is_under_way: bool,
+        fabric: &mut Fabric,
+        listeners: &[NodeId],
+        clock: u64,
+    ) -> bool {
         let has_more = self.left > 0 && self.at.is_some() || !self.again.is_empty();
         let last = !is_under_way && !has_more;
         if !last && clock.saturating_sub(self.told_at) < PROGRESS {
             return false;
         }
         self.told_at = clock;
-        tell(fabric, listeners, &Control::Migrated { request: self.request, moved: self.moved, refused: self.refused, last })
-            && last
+        tell(
+            fabric,
+            listeners,
+            &Control::Migrated {
+                request: self.request,
+                moved: self.moved,
+                refused: self.refused,
+                last,
+            },
+        ) && last
     }
 
     /// The next flows to move, all of one lane.
@@ -129,7 +154,9 @@ impl Order {
             *budget -= 1;
             let header = lane.flows.header(slot);
             if header.life() == Life::Owned
-                && [header.key, header.reply.reverse()].iter().any(|key| self.selector.matches(key, header.ingress))
+                && [header.key, header.reply.reverse()]
+                    .iter()
+                    .any(|key| self.selector.matches(key, header.ingress))
             {
                 chosen.push(departing(lane, slot, 0));
                 self.left -= 1;

@@ -11,7 +11,9 @@ fn check_recovered(world: &mut World, lost: usize) {
     assert!(failovers.len() >= lost, "{failovers:?}");
     for failover in failovers {
         let recovered_at = failover.recovered_at.expect("it is over");
-        let took = recovered_at.checked_sub(failover.detected_at).expect("it was not over before it began");
+        let took = recovered_at
+            .checked_sub(failover.detected_at)
+            .expect("it was not over before it began");
         assert!(took < 10_000_000_000, "{failover:?}");
     }
 }
@@ -79,7 +81,10 @@ fn two_hosts_that_lead_die_one_after_the_other() {
         let living: Vec<usize> = (0..HOSTS).filter(|at| *at != dead).collect();
         let flows = world.flows(&living);
         assert_eq!(flows.len(), 40, "round {round}");
-        assert!(flows.values().all(|packets| *packets == round as u64 + 2), "round {round}: {flows:?}");
+        assert!(
+            flows.values().all(|packets| *packets == round as u64 + 2),
+            "round {round}: {flows:?}"
+        );
         assert!(!world.coordinator().survives_host());
         check_recovered(&mut world, 2);
         world.revive(dead);
@@ -129,8 +134,12 @@ fn nobody_leads_for_a_while() {
     let heard = manager.order(Order::Drain { node: 18, force: false });
     world.pass(100);
     assert!(matches!(world.hosts[0].hub.manager.take_answer(heard), Some(Ok(_))));
-    let drained: Vec<u16> =
-        world.coordinator().status().filter(|runtime| runtime.is_drained).map(|runtime| runtime.member.node).collect();
+    let drained: Vec<u16> = world
+        .coordinator()
+        .status()
+        .filter(|runtime| runtime.is_drained)
+        .map(|runtime| runtime.member.node)
+        .collect();
     assert_eq!(drained, [18]);
 }
 
@@ -159,7 +168,10 @@ fn who_slept_while_another_was_elected_is_not_listened_to() {
     assert!(world.flows(&[0, 1, 2]).values().all(|packets| *packets == 2));
     // The present leader alone knows the runtimes of that host.
     let there: Vec<_> = world.hosts[0].runtimes.keys().copied().collect();
-    assert!(there.iter().all(|peer| members.iter().any(|member| member.peer() == *peer)), "{there:?}");
+    assert!(
+        there.iter().all(|peer| members.iter().any(|member| member.peer() == *peer)),
+        "{there:?}"
+    );
 }
 
 /// A runtime fails, and the leading host dies during the recovery. The next leader, whose
@@ -175,7 +187,9 @@ fn a_recovery_outlives_the_one_that_began_it() {
         let (dead, _) = host.runtimes.pop_first().expect("runtimes are on every host");
         host.hub.handle_ended(dead);
         host.hub.handle_buried(dead);
-        let is_open = |world: &mut World| world.coordinator().failovers().any(|failover| failover.recovered_at.is_none());
+        let is_open = |world: &mut World| {
+            world.coordinator().failovers().any(|failover| failover.recovered_at.is_none())
+        };
         for _ in 0..50 {
             if !is_open(&mut world) {
                 world.pass(2);
@@ -195,7 +209,9 @@ fn a_recovery_outlives_the_one_that_began_it() {
 #[test]
 fn a_host_knows_whether_it_is_connected() {
     let (out, back) = ([(0, 1), (0, 2)], [(1, 0), (2, 0)]);
-    let connected = |world: &World| world.hosts.iter().map(|host| host.hub.manager.is_connected()).collect::<Vec<_>>();
+    let connected = |world: &World| {
+        world.hosts.iter().map(|host| host.hub.manager.is_connected()).collect::<Vec<_>>()
+    };
     for cut in [out.to_vec(), back.to_vec(), [out, back].concat()] {
         let mut world = World::of_equals(1);
         assert_eq!(connected(&world), [true; HOSTS]);

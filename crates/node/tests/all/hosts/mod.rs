@@ -52,7 +52,8 @@ fn a_host_of_runtimes_dies() {
 #[test]
 fn new_flows_are_not_for_the_dead_while_there_is_no_coordinator() {
     let routes_to = |world: &World, peer: Peer| world.hosts[0].hub.switch().routes_to(peer);
-    let runtimes = |world: &World, at: usize| world.hosts[at].runtimes.keys().copied().collect::<Vec<_>>();
+    let runtimes =
+        |world: &World, at: usize| world.hosts[at].runtimes.keys().copied().collect::<Vec<_>>();
     let mut world = World::new();
     world.kill(WITNESS);
     world.pass(20);
@@ -133,10 +134,19 @@ fn the_host_that_serves_is_cut_off() {
         assert_eq!(world.send(0, 40), 0, "{cut:?}");
         world.cut.clear();
         world.pass(1500);
-        assert_eq!((world.serving(), world.coordinator().protected()), (vec![1], Protected::Yes), "{cut:?}");
+        assert_eq!(
+            (world.serving(), world.coordinator().protected()),
+            (vec![1], Protected::Yes),
+            "{cut:?}"
+        );
         assert!(world.coordinator().survives_host(), "{cut:?}");
         assert_eq!(world.send(1, 40), 40, "{cut:?}");
-        assert!(world.coordinator().status().all(|runtime| runtime.member.state == MemberState::Running));
+        assert!(
+            world
+                .coordinator()
+                .status()
+                .all(|runtime| runtime.member.state == MemberState::Running)
+        );
     }
 }
 
@@ -165,12 +175,16 @@ fn replicas_lie_on_the_other_host() {
     assert_eq!(world.send(0, 40), 40);
     let hosts_of = |world: &mut World| -> Vec<(u16, u16)> {
         let status: Vec<_> = world.coordinator().status().map(|runtime| runtime.member).collect();
-        let host = |node: u16| status.iter().find(|member| member.node == node).map_or(99, |member| member.host);
+        let host = |node: u16| {
+            status.iter().find(|member| member.node == node).map_or(99, |member| member.host)
+        };
         let mut pairs = Vec::new();
         for at in [0, 1] {
             for (peer, (runtime, _)) in &world.hosts[at].runtimes {
                 let flows = runtime.flows(0).expect("a chain");
-                let owned = flows.iter().filter(|(_, header)| header.life() == holdfast_protection::flows::Life::Owned);
+                let owned = flows
+                    .iter()
+                    .filter(|(_, header)| header.life() == holdfast_protection::flows::Life::Owned);
                 pairs.extend(owned.map(|(_, header)| (host(peer.node), host(header.peer))));
             }
         }
@@ -230,7 +244,11 @@ fn packets_wait_where_that_costs_less() {
         assert_eq!(world.send(serving, flows), usize::from(flows));
         let other = 1 - serving;
         assert!(owned(&world, 0) > 5 && owned(&world, 1) > 5);
-        assert_eq!((world.handed[serving], world.handed[other]), (0, owned(&world, other)), "host {serving} serves");
+        assert_eq!(
+            (world.handed[serving], world.handed[other]),
+            (0, owned(&world, other)),
+            "host {serving} serves"
+        );
         if serving == 0 {
             world.kill(0);
             world.pass(1000);

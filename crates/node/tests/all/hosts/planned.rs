@@ -39,7 +39,11 @@ fn service_goes_where_the_links_are() {
     world.check_safe("all links are up");
     world.set_links(0, 1);
     world.pass(20);
-    assert_eq!((world.serving(), world.coordinator().protected()), (vec![0], Protected::Resynchronising), "links come and go");
+    assert_eq!(
+        (world.serving(), world.coordinator().protected()),
+        (vec![0], Protected::Resynchronising),
+        "links come and go"
+    );
     assert!(!world.coordinator().survives_host());
     assert!(world.until_serving(1) > 60);
     assert_eq!(world.send(1, 40), 40);
@@ -111,7 +115,8 @@ impl Served {
     /// `is_over`.
     fn until(&mut self, world: &mut World, is_over: impl Fn(&mut World) -> bool) {
         for _ in 0..500 {
-            let of_all = |world: &World| [0, 1].map(|at| world.released(0, at)).iter().sum::<usize>();
+            let of_all =
+                |world: &World| [0, 1].map(|at| world.released(0, at)).iter().sum::<usize>();
             let before = of_all(world);
             if let [at] = world.serving()[..] {
                 world.offer(0, at, self.flows);
@@ -148,8 +153,13 @@ fn a_planned_end_is_hardly_felt() {
         assert!(!world.flows(&[0]).is_empty() && runtimes.len() == 2, "flows are there, too");
         runtimes.into_iter().for_each(|peer| world.end(0, peer));
         served.until(&mut world, |world| {
-            let is_alive = |member: &Member| member.host == 0 && member.state != MemberState::Failed;
-            world.hosts[0].hub.manager.standing().is_some_and(|standing| !standing.members.iter().any(is_alive))
+            let is_alive =
+                |member: &Member| member.host == 0 && member.state != MemberState::Failed;
+            world.hosts[0]
+                .hub
+                .manager
+                .standing()
+                .is_some_and(|standing| !standing.members.iter().any(is_alive))
         });
         world.kill(0);
         let left = Cell::new(300);

@@ -33,18 +33,29 @@ fn hosts_of_switches_die_one_after_the_other() {
             let serving = |world: &World| [0, 1].map(|switch| world.serving_switch(switch)[0]);
             assert_eq!(serving(&world)[other], other, "what need not move stays");
             let places = serving(&world);
-            assert_eq!((world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)), (40, 40), "{dead} is dead");
+            assert_eq!(
+                (world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)),
+                (40, 40),
+                "{dead} is dead"
+            );
             check_flows(&world, &[other, 2], 2, "one is dead");
             assert!(!world.coordinator().survives_host());
             world.revive(dead);
             world.pass(1500);
             world.check_safe("it is back");
             assert_eq!(serving(&world), places, "what has moved stays");
-            assert_eq!((world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)), (40, 40));
+            assert_eq!(
+                (world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)),
+                (40, 40)
+            );
             world.kill(other);
             world.pass(600);
             let places = serving(&world);
-            assert_eq!((world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)), (40, 40), "{other} is dead");
+            assert_eq!(
+                (world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)),
+                (40, 40),
+                "{other} is dead"
+            );
             check_flows(&world, &[dead, 2], 4, "the other one is dead");
             world.revive(other);
             world.pass(1500);
@@ -91,7 +102,11 @@ fn the_host_of_a_switch_is_cut_off() {
         for _ in 0..60 {
             world.send_to(1, 1, 40);
         }
-        assert_eq!((world.serving_switch(0), world.serving_switch(1).len()), (vec![0], 1), "{cut:?}");
+        assert_eq!(
+            (world.serving_switch(0), world.serving_switch(1).len()),
+            (vec![0], 1),
+            "{cut:?}"
+        );
         let at = world.serving_switch(1)[0];
         assert_ne!(at, 1, "{cut:?}");
         assert_eq!((world.send_to(0, 0, 40), world.send_to(1, at, 40)), (40, 40), "{cut:?}");
@@ -144,11 +159,15 @@ fn the_first_word_of_a_managers_new_life_is_late() {
     // The coordinator is on the last host.
     world.first_lost = vec![(0, 2)];
     world.pass(80);
-    assert!(world.coordinator().failovers().next().is_none(), "nobody has said that anybody has ended");
+    assert!(
+        world.coordinator().failovers().next().is_none(),
+        "nobody has said that anybody has ended"
+    );
     world.first_lost.clear();
     world.pass(1500);
     assert_eq!((world.serving_switch(0), world.serving_switch(1)), (vec![0], vec![1]));
-    let causes: Vec<Cause> = world.coordinator().failovers().map(|failover| failover.cause).collect();
+    let causes: Vec<Cause> =
+        world.coordinator().failovers().map(|failover| failover.cause).collect();
     assert_eq!(causes, [Cause::Exited; 2], "they ended with their host, as its new life says");
     world.check_safe("it is back");
 }
@@ -187,11 +206,15 @@ fn a_host_dies_after_a_cut_that_was_over_soon() {
     for (cut, time) in (0..3).flat_map(|cut| (40..118).step_by(6).map(move |time| (cut, time))) {
         for way in [[true, true], [true, false], [false, true]] {
             let mut world = World::of_two_switches(Plan::NFVACTOR);
-            let links = (0..3).filter(|other| *other != cut).flat_map(|other| [(cut, other), (other, cut)].into_iter().zip(way));
+            let links = (0..3)
+                .filter(|other| *other != cut)
+                .flat_map(|other| [(cut, other), (other, cut)].into_iter().zip(way));
             world.cut = links.filter(|(_, is_cut)| *is_cut).map(|(link, _)| link).collect();
             world.pass(time);
             world.cut.clear();
-            while world.coordinator().protected() != Protected::Yes || !world.coordinator().survives_host() {
+            while world.coordinator().protected() != Protected::Yes
+                || !world.coordinator().survives_host()
+            {
                 world.pass(2);
             }
             let dead = usize::from(cut == 0);
@@ -203,7 +226,10 @@ fn a_host_dies_after_a_cut_that_was_over_soon() {
                 world.pass(2);
                 for switch in (0..2).filter(|switch| serving[*switch] != [dead]) {
                     let now = world.serving_switch(switch as u16);
-                    assert_eq!(now, serving[switch], "switch {switch}: {cut} cut off for {time} ms, {way:?}, and {dead} dead");
+                    assert_eq!(
+                        now, serving[switch],
+                        "switch {switch}: {cut} cut off for {time} ms, {way:?}, and {dead} dead"
+                    );
                 }
             }
         }

@@ -4,7 +4,9 @@
 use crate::spot::{datagram_from, forwarding};
 use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
 use holdfast_node::channel::{FabricConfig, Overheard};
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record, SwitchPlace};
+use holdfast_node::coordinator::{
+    ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record, SwitchPlace,
+};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::{MemberState, Protected};
@@ -86,8 +88,10 @@ fn runtime(me: Peer, plan: Plan, switches: u16) -> Runtime {
 impl Host {
     fn new(number: usize, switches: u16, incarnation: u32, clock: u64, now: u64) -> Host {
         let me = Peer { node: manager_of(number as u16), incarnation };
-        let mut hub =
-            Hub::new((0..switches).map(|number| switch(number, 0, false)).collect(), Manager::new(me, FabricConfig::default()));
+        let mut hub = Hub::new(
+            (0..switches).map(|number| switch(number, 0, false)).collect(),
+            Manager::new(me, FabricConfig::default()),
+        );
         hub.join(HOSTS as u16, PATIENCE, clock + now);
         Host {
             hub,
@@ -129,27 +133,43 @@ impl World {
             me: Peer { node: COORDINATOR, incarnation: 1 },
             clusters: ClusterConfig::only(2 * N as u16, switches, true),
             hosts: HostsConfig {
-                hosts: (0..HOSTS).map(|at| HostConfig { has_ports: serves(at), has_runtimes: serves(at) }).collect(),
+                hosts: (0..HOSTS)
+                    .map(|at| HostConfig { has_ports: serves(at), has_runtimes: serves(at) })
+                    .collect(),
                 // Several switches are each on their own host.
-                switches: (0..switches).map(|at| SwitchPlace { chains: vec![at], host: (switches > 1).then_some(at) }).collect(),
+                switches: (0..switches)
+                    .map(|at| SwitchPlace { chains: vec![at], host: (switches > 1).then_some(at) })
+                    .collect(),
                 patience: PATIENCE,
             },
-            rules: (0..switches).map(|chain| Rule { selector: "any".parse().expect("a selector"), chain, cluster: 0 }).collect(),
+            rules: (0..switches)
+                .map(|chain| Rule {
+                    selector: "any".parse().expect("a selector"),
+                    chain,
+                    cluster: 0,
+                })
+                .collect(),
             hang_timeout: 200 * MILLISECOND,
             start_timeout: 1000 * MILLISECOND,
             first_incarnation: 1,
             pools: Vec::new(),
             state_servers: 0,
             layouts: vec![
-                runtime(Peer { node: 99, incarnation: 1 }, plan, 1).flows(0).expect("a chain").layout();
+                runtime(Peer { node: 99, incarnation: 1 }, plan, 1)
+                    .flows(0)
+                    .expect("a chain")
+                    .layout();
                 switches.into()
             ],
             fabric: FabricConfig::default(),
         };
         let now = 1000 * MILLISECOND;
         // The hosts' clocks are days apart.
-        let hosts: Vec<Host> =
-            (0..HOSTS).map(|at| Host::new(at, switches, 1, [900_000, 5, 400_000][at] * 1000 * MILLISECOND, now)).collect();
+        let hosts: Vec<Host> = (0..HOSTS)
+            .map(|at| {
+                Host::new(at, switches, 1, [900_000, 5, 400_000][at] * 1000 * MILLISECOND, now)
+            })
+            .collect();
         let mut coordinator = Coordinator::new(config.clone(), now + hosts[leader].clock);
         coordinator.live_on(leader as u16);
         let mut world = World {
@@ -171,7 +191,11 @@ impl World {
         world.hosts[leader].hub.handle_coordinator(me);
         world.pass(400);
         assert!(world.coordinator().is_ready());
-        assert_eq!(world.serving(), [if leader == 0 { 1 } else { 0 }], "who leads does not serve if another can");
+        assert_eq!(
+            world.serving(),
+            [if leader == 0 { 1 } else { 0 }],
+            "who leads does not serve if another can"
+        );
         assert!((1..switches).all(|switch| world.serving_switch(switch) == [usize::from(switch)]));
         world.check_safe("at the beginning");
         world
@@ -186,7 +210,10 @@ impl World {
     pub(crate) fn check_safe(&mut self, when: &str) {
         assert_eq!(self.coordinator().protected(), Protected::Yes, "{when}");
         assert!(self.coordinator().survives_host(), "{when}");
-        assert!(self.coordinator().status().all(|runtime| runtime.member.state == MemberState::Running), "{when}");
+        assert!(
+            self.coordinator().status().all(|runtime| runtime.member.state == MemberState::Running),
+            "{when}"
+        );
     }
 
     /// A candidate becomes the coordinator, with the log of its predecessors.
@@ -194,7 +221,8 @@ impl World {
         self.config.me.incarnation += 1;
         let now = self.now + self.hosts[at].clock;
         let records = self.log.iter().map(|record| record.bytes.as_slice());
-        let mut coordinator = Coordinator::restore(self.config.clone(), now, records).expect("a log");
+        let mut coordinator =
+            Coordinator::restore(self.config.clone(), now, records).expect("a log");
         coordinator.live_on(at as u16);
         self.coordinators.push((at, coordinator));
         self.hosts[at].hub.handle_coordinator(self.config.me);
@@ -202,7 +230,8 @@ impl World {
 
     /// The coordinator of a host ends, by itself or because it has to.
     pub(crate) fn end_coordinator(&mut self, at: usize) {
-        let number = self.coordinators.iter().position(|(host, _)| *host == at).expect("there is one");
+        let number =
+            self.coordinators.iter().position(|(host, _)| *host == at).expect("there is one");
         let (_, mut coordinator) = self.coordinators.remove(number);
         self.hosts[at].hub.handle_coordinator_ended(coordinator.fabric().me());
     }
@@ -213,7 +242,9 @@ impl World {
     }
 
     pub(crate) fn serving_switch(&self, switch: u16) -> Vec<usize> {
-        (0..HOSTS).filter(|at| self.hosts[*at].hub.serves(switch) && !self.hosts[*at].is_stopped).collect()
+        (0..HOSTS)
+            .filter(|at| self.hosts[*at].hub.serves(switch) && !self.hosts[*at].is_stopped)
+            .collect()
     }
 
     pub(crate) fn pass(&mut self, milliseconds: u64) {
@@ -277,14 +308,19 @@ impl World {
                 }
             }
             for (switch, packet) in out.released.drain(..) {
-                assert_eq!(packet.get().meta.chain, switch, "a chain's packets leave at its switch");
+                assert_eq!(
+                    packet.get().meta.chain,
+                    switch,
+                    "a chain's packets leave at its switch"
+                );
                 released.push(switch);
                 self.pool.put(packet.into_inner());
             }
             for wish in std::mem::take(&mut out.wishes) {
                 match wish {
                     Wish::Start(peer) => {
-                        runtimes.insert(peer, (runtime(peer, self.plan, self.switches), Vec::new()));
+                        runtimes
+                            .insert(peer, (runtime(peer, self.plan, self.switches), Vec::new()));
                         hub.handle_started(peer);
                     }
                     Wish::Stop(peer) | Wish::Fence(peer) => {
@@ -301,11 +337,14 @@ impl World {
         // The network shows a frame to every host.
         for frame in fabric {
             // The index is the last byte of the NSH service path header.
-            let is_handed = frame.bytes()[12..14] == ETHERTYPE_NSH.to_be_bytes() && frame.bytes()[21] == index::TO_REPLICA;
+            let is_handed = frame.bytes()[12..14] == ETHERTYPE_NSH.to_be_bytes()
+                && frame.bytes()[21] == index::TO_REPLICA;
             self.handed[at] += usize::from(is_handed);
-            let is_first = Overheard::read(frame.bytes()).is_some_and(|messages| messages.sequence == 1);
+            let is_first =
+                Overheard::read(frame.bytes()).is_some_and(|messages| messages.sequence == 1);
             for to in (0..HOSTS).filter(|to| *to != at) {
-                let is_lost = self.cut.contains(&(at, to)) || is_first && self.first_lost.contains(&(at, to));
+                let is_lost =
+                    self.cut.contains(&(at, to)) || is_first && self.first_lost.contains(&(at, to));
                 if is_lost || self.hosts[to].is_stopped {
                     continue;
                 }
@@ -393,8 +432,11 @@ impl World {
     /// As `World::flows`, for a switch.
     pub(crate) fn flows_of(&self, switch: usize, hosts: &[usize]) -> BTreeMap<FlowKey, u64> {
         let runtimes = hosts.iter().flat_map(|at| self.hosts[*at].runtimes.values());
-        let flows = runtimes.filter_map(|(runtime, _)| runtime.flows(switch)).flat_map(|flows| flows.iter());
-        let owned = flows.filter(|(_, header)| header.life() == holdfast_protection::flows::Life::Owned);
+        let flows = runtimes
+            .filter_map(|(runtime, _)| runtime.flows(switch))
+            .flat_map(|flows| flows.iter());
+        let owned =
+            flows.filter(|(_, header)| header.life() == holdfast_protection::flows::Life::Owned);
         owned.map(|(_, header)| (header.key, header.packets().iter().sum())).collect()
     }
 

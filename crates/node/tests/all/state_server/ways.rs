@@ -40,7 +40,13 @@ pub(crate) struct Ways {
 impl Ways {
     /// The server's side.
     pub(crate) fn new(seed: u64) -> Ways {
-        let between = Between { random: Random(!seed), ends: BTreeMap::new(), made: 0, is_calm: false, carried: 0 };
+        let between = Between {
+            random: Random(!seed),
+            ends: BTreeMap::new(),
+            made: 0,
+            is_calm: false,
+            carried: 0,
+        };
         Ways { me: STATE_SERVER, between: Rc::new(RefCell::new(between)) }
     }
 
@@ -118,7 +124,9 @@ impl Words for Ways {
 
     fn connect(&mut self, node: NodeId, address: &Address) -> Result<(), Lost> {
         let between = &mut *self.between.borrow_mut();
-        let Some((places, number)) = address.bytes().split_first_chunk::<4>() else { return Err(Lost) };
+        let Some((places, number)) = address.bytes().split_first_chunk::<4>() else {
+            return Err(Lost);
+        };
         let number = u64::from_be_bytes(number.try_into().map_err(|_| Lost)?);
         let [a, b, c, d] = *places;
         if !between.is_calm && between.random.one_in(20) {

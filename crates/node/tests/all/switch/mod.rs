@@ -7,7 +7,9 @@ mod sources;
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::ClaimFlag::{self, Keyed};
-use holdfast_node::message::{Claim, Control, Ended, Grant, Member, MemberState, Replay, RouteInfo, kind};
+use holdfast_node::message::{
+    Claim, Control, Ended, Grant, Member, MemberState, Replay, RouteInfo, kind,
+};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::switch::{Doubt, Route, SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{Epoch, Peer};
@@ -87,7 +89,12 @@ impl Bench {
             logs,
             succeeds: incarnation > 1,
         });
-        let peers = [Peer { node: COORDINATOR, incarnation: 1 }, Peer { node: MANAGER, incarnation: 1 }, X, Y];
+        let peers = [
+            Peer { node: COORDINATOR, incarnation: 1 },
+            Peer { node: MANAGER, incarnation: 1 },
+            X,
+            Y,
+        ];
         let peers: Vec<Fabric> = peers
             .into_iter()
             .map(|peer| {
@@ -137,7 +144,9 @@ impl Bench {
     fn unclaimed(&mut self) -> Vec<(Peer, u64)> {
         let said = self.peers[0].inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
         let unclaimed = said.filter_map(|message| match message {
-            Control::Unclaimed { node, incarnation, flows } => Some((Peer { node, incarnation }, flows)),
+            Control::Unclaimed { node, incarnation, flows } => {
+                Some((Peer { node, incarnation }, flows))
+            }
             _ => None,
         });
         let unclaimed = unclaimed.collect();
@@ -159,14 +168,20 @@ impl Bench {
         for _ in 0..4 {
             for peer in &mut self.peers {
                 peer.poll_transmit(self.now, |frame| {
-                    self.switch.fabric().handle_frame(frame, self.now).expect("a frame for the switch");
+                    self.switch
+                        .fabric()
+                        .handle_frame(frame, self.now)
+                        .expect("a frame for the switch");
                     true
                 });
             }
             self.switch.handle_records(self.now, &mut self.out, &mut self.pool);
             let peers = &mut self.peers;
             self.switch.fabric().poll_transmit(self.now, |frame| {
-                let peer = peers.iter_mut().find(|peer| frame[..6] == mac_of(peer.me().node)).expect("a peer");
+                let peer = peers
+                    .iter_mut()
+                    .find(|peer| frame[..6] == mac_of(peer.me().node))
+                    .expect("a peer");
                 peer.handle_frame(frame, self.now).expect("a frame for the peer");
                 true
             });
@@ -282,14 +297,24 @@ impl Bench {
     }
 
     /// A replica claims such a flow.
-    fn claim_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>) -> Grant {
+    fn claim_replied(
+        &mut self,
+        by: Peer,
+        from: u16,
+        to: u16,
+        epoch: u32,
+        flag: Option<ClaimFlag>,
+    ) -> Grant {
         let claim = self.of_replied(from, to, epoch, flag);
         let body = [7u32.to_be_bytes().as_slice(), claim.as_bytes()].concat();
         self.runtime(by).inbox.clear();
         self.runtime(by).send(SWITCH, kind::CLAIM, &body).expect("room");
         self.exchange();
         let inbox = &self.runtime(by).inbox;
-        let (_, answer) = inbox.records().find(|(record, _)| record.kind == kind::CLAIMED).expect("every claim is answered");
+        let (_, answer) = inbox
+            .records()
+            .find(|(record, _)| record.kind == kind::CLAIMED)
+            .expect("every claim is answered");
         assert_eq!(answer[..4], 7u32.to_be_bytes());
         let grant = answer[4..].try_into().expect("one claim, one answer");
         Grant::decode(grant).expect("an answer")
@@ -352,14 +377,19 @@ fn given(grant: Grant) -> u32 {
 #[test]
 fn a_trace_says_which_rule_decided() {
     let mut bench = Bench::new();
-    let rule = Rule { selector: "udp from any to any port 53".parse().expect("a selector"), chain: 0, cluster: 0 };
+    let rule = Rule {
+        selector: "udp from any to any port 53".parse().expect("a selector"),
+        chain: 0,
+        cluster: 0,
+    };
     bench.rules(2, vec![rule.clone(), Rule { selector: Selector::any(), chain: 1, cluster: 0 }]);
     bench.switch.set_trace(Selector::any(), 2);
     for _ in 0..3 {
         bench.send_by(1, 7);
     }
     bench.deliver();
-    let steps: Vec<_> = bench.switch.traces.iter().map(|step| (step.ingress, step.rule.clone())).collect();
+    let steps: Vec<_> =
+        bench.switch.traces.iter().map(|step| (step.ingress, step.rule.clone())).collect();
     assert_eq!(steps, [(Some(1), None), (None, Some(rule)), (Some(1), None)]);
 }
 
@@ -376,7 +406,9 @@ fn a_burst_waits_for_few_traces() {
             bench.switch.handle_packet(key, packet);
         }
         bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
-        traced.push(bench.out.iter().filter(|(_, packet)| packet.meta.flags & Flags::TRACE != 0).count());
+        traced.push(
+            bench.out.iter().filter(|(_, packet)| packet.meta.flags & Flags::TRACE != 0).count(),
+        );
         bench.deliver();
     }
     assert_eq!(traced, [16, 4, 0]);
@@ -387,7 +419,10 @@ fn a_burst_waits_for_few_traces() {
 fn a_rule_for_a_port_means_who_comes_in_by_it() {
     let mut bench = Bench::life(1);
     bench.view(&[X, Y], 1);
-    bench.rules(1, vec![Rule { selector: "udp on #1".parse().expect("a selector"), chain: 0, cluster: 0 }]);
+    bench.rules(
+        1,
+        vec![Rule { selector: "udp on #1".parse().expect("a selector"), chain: 0, cluster: 0 }],
+    );
     bench.send_by(0, 1);
     bench.send_by(1, 2);
     assert_eq!((bench.route(1), bench.out.len()), (None, 1));
@@ -424,7 +459,9 @@ fn a_route_over_which_nothing_was_released_does_not_last() {
 #[test]
 fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
     let mut bench = Bench::new();
-    let flows = |bench: &Bench| bench.switch.flows_of(X).unwrap_or(0) + bench.switch.flows_of(Y).unwrap_or(0);
+    let flows = |bench: &Bench| {
+        bench.switch.flows_of(X).unwrap_or(0) + bench.switch.flows_of(Y).unwrap_or(0)
+    };
     let routes = |bench: &Bench| bench.switch.routes_to(X) + bench.switch.routes_to(Y);
     for from in 1..=20 {
         bench.send(from);
@@ -463,7 +500,9 @@ fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     bench.deliver();
     let owner = bench.route(1).expect("a route").owner;
     let other = if owner == X { Y } else { X };
-    let of_it: Vec<u16> = (1..=40).filter(|from| bench.route(*from).is_some_and(|route| route.owner == owner)).collect();
+    let of_it: Vec<u16> = (1..=40)
+        .filter(|from| bench.route(*from).is_some_and(|route| route.owner == owner))
+        .collect();
     of_it[..4].iter().for_each(|from| bench.release(*from));
     let epoch = bench.route(of_it[0]).expect("a route").epoch.get();
     bench.switch.handle_gone(owner);
@@ -609,9 +648,15 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     let (owner, other, epoch) = dead_owner(&mut bench, false);
     bench.send(3);
     assert_eq!((bench.out.len(), bench.switch.held()), (0, 1));
-    bench.peers[0].send_control(SWITCH, &Control::Sweep { node: owner.node, incarnation: owner.incarnation, is_over: true });
+    bench.peers[0].send_control(
+        SWITCH,
+        &Control::Sweep { node: owner.node, incarnation: owner.incarnation, is_over: true },
+    );
     bench.exchange();
-    assert_eq!(bench.route(3).map(|route| (route.owner, route.epoch.get())), Some((other, epoch - 1)));
+    assert_eq!(
+        bench.route(3).map(|route| (route.owner, route.epoch.get())),
+        Some((other, epoch - 1))
+    );
     assert_eq!(bench.sent_to(), [other], "it waits there");
     assert!(bench.take(other, 3, epoch - 1) > epoch);
 
@@ -683,11 +728,14 @@ fn a_packet_that_ends_two_runtimes_is_set_aside() {
     (0..3).for_each(|_| bench.send(5));
     bench.release(5);
     let stamps = bench.stamps();
-    let (owner, epoch) = bench.route(5).map(|route| (route.owner, route.epoch.get())).expect("a route");
+    let (owner, epoch) =
+        bench.route(5).map(|route| (route.owner, route.epoch.get())).expect("a route");
     let heir = if owner == X { Y } else { X };
     bench.switch.handle_suspect(stamps[1], true, bench.now);
     bench.view(&[heir], 2);
-    let Grant::Given { epoch: given, logged: 3 } = bench.claim(heir, 5, epoch) else { panic!("with three packets") };
+    let Grant::Given { epoch: given, logged: 3 } = bench.claim(heir, 5, epoch) else {
+        panic!("with three packets")
+    };
     let len = datagram(5, false).len();
     assert_eq!(bench.replay(heir, given.get(), 3), [(false, len), (true, len), (false, len)]);
     assert_eq!(bench.switch.take_set_aside(), []);
@@ -696,7 +744,10 @@ fn a_packet_that_ends_two_runtimes_is_set_aside() {
     assert_eq!(bench.switch.drops().get(DropReason::Quarantined), 1);
     let aside = bench.switch.take_set_aside();
     assert_eq!(aside.len(), 1);
-    assert_eq!((aside[0].key, aside[0].meta.stamp, &*aside[0].bytes), (bench.key(5, false), stamps[1], &*datagram(5, false)));
+    assert_eq!(
+        (aside[0].key, aside[0].meta.stamp, &*aside[0].bytes),
+        (bench.key(5, false), stamps[1], &*datagram(5, false))
+    );
     assert!(bench.route(5).is_none());
     assert_eq!(bench.claim(heir, 5, given.get()), Grant::Refused, "its flow is no more");
     for (from, is_there) in [(5, false), (6, true)] {
@@ -718,16 +769,26 @@ fn a_packet_on_which_functions_panic_twice_is_not_sent_again() {
     (0..2).for_each(|_| bench.send(5));
     bench.release(5);
     let stamps = bench.stamps();
-    let (owner, epoch) = bench.route(5).map(|route| (route.owner, route.epoch.get())).expect("a route");
+    let (owner, epoch) =
+        bench.route(5).map(|route| (route.owner, route.epoch.get())).expect("a route");
     let heir = if owner == X { Y } else { X };
     bench.suspect(owner, &stamps[..1]);
     bench.view(&[heir], 2);
-    let Grant::Given { epoch: given, logged: 2 } = bench.claim(heir, 5, epoch) else { panic!("with two packets") };
+    let Grant::Given { epoch: given, logged: 2 } = bench.claim(heir, 5, epoch) else {
+        panic!("with two packets")
+    };
     let len = datagram(5, false).len();
     assert_eq!(bench.replay(heir, given.get(), 2), [(true, len), (false, len)]);
     bench.suspect(heir, &stamps[..1]);
-    assert_eq!(bench.replay(heir, given.get(), 2), [(true, 0), (false, len)], "it is named, and not there");
-    assert_eq!((bench.switch.take_set_aside().len(), bench.switch.drops().get(DropReason::Quarantined)), (1, 1));
+    assert_eq!(
+        bench.replay(heir, given.get(), 2),
+        [(true, 0), (false, len)],
+        "it is named, and not there"
+    );
+    assert_eq!(
+        (bench.switch.take_set_aside().len(), bench.switch.drops().get(DropReason::Quarantined)),
+        (1, 1)
+    );
     assert!(bench.route(5).is_some_and(|route| route.owner == heir));
     let malformed = bench.switch.drops().get(DropReason::Malformed);
     bench.runtime(heir).send(SWITCH, kind::SUSPECT, &[1, 2, 3]).expect("room");

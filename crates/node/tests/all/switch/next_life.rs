@@ -26,20 +26,35 @@ impl Bench {
     }
 
     /// As `Bench::tell`, with this flag in the claims.
-    pub(super) fn tell_as(&mut self, by: Peer, flows: &[Told], flag: Option<ClaimFlag>, newest: u32, is_last: bool) {
+    pub(super) fn tell_as(
+        &mut self,
+        by: Peer,
+        flows: &[Told],
+        flag: Option<ClaimFlag>,
+        newest: u32,
+        is_last: bool,
+    ) {
         self.tell_of(by, flows, (true, flag), newest, is_last);
     }
 
     /// As `Bench::tell_as`; if the flows are not real, nothing of them has been
     /// released yet.
-    fn tell_of(&mut self, by: Peer, flows: &[Told], (are_real, flag): (bool, Option<ClaimFlag>), newest: u32, is_last: bool) {
+    fn tell_of(
+        &mut self,
+        by: Peer,
+        flows: &[Told],
+        (are_real, flag): (bool, Option<ClaimFlag>),
+        newest: u32,
+        is_last: bool,
+    ) {
         let mut body = vec![u8::from(is_last)];
         body.extend_from_slice(&newest.to_be_bytes());
         body.extend_from_slice(&0u64.to_be_bytes());
         for &(from, epoch, sent) in flows {
             let (owner, before) = sent.unwrap_or((by, 0));
             let reply = if are_real { self.key(from, true) } else { FlowKey::default() };
-            let claim = flagged(Claim::new(self.key(from, false), reply, Epoch::new(epoch), 0), flag);
+            let claim =
+                flagged(Claim::new(self.key(from, false), reply, Epoch::new(epoch), 0), flag);
             let info = RouteInfo {
                 claim,
                 node: owner.node.into(),
@@ -61,7 +76,9 @@ impl Bench {
 fn a_new_life_asks_for_its_routes() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X, Y], &[]);
-    let asked = |fabric: &Fabric| fabric.inbox.records().any(|(record, body)| record.kind == kind::TELL && body == [2]);
+    let asked = |fabric: &Fabric| {
+        fabric.inbox.records().any(|(record, body)| record.kind == kind::TELL && body == [2])
+    };
     assert!(asked(bench.runtime(X)) && asked(bench.runtime(Y)));
     bench.tell(X, &[(1, 40, None)], 41, true);
     bench.send(1);
@@ -145,7 +162,11 @@ fn the_highest_epoch_is_given() {
 fn a_new_life_waits_for_recoveries() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
-    assert_eq!(bench.claim(X, 1, 40), Grant::Retry, "before X has told, nobody knows which epochs there were");
+    assert_eq!(
+        bench.claim(X, 1, 40),
+        Grant::Retry,
+        "before X has told, nobody knows which epochs there were"
+    );
     bench.tell(X, &[], 50, true);
     bench.send(1);
     assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 1));
@@ -172,7 +193,10 @@ fn who_dies_while_telling_is_recovered_from() {
     assert!(!bench.switch.is_whole());
     bench.take(X, 1, 5);
     bench.take(X, 2, 6);
-    bench.peers[0].send_control(SWITCH, &Control::Sweep { node: Y.node, incarnation: Y.incarnation, is_over: true });
+    bench.peers[0].send_control(
+        SWITCH,
+        &Control::Sweep { node: Y.node, incarnation: Y.incarnation, is_over: true },
+    );
     bench.exchange();
     assert!(bench.switch.is_whole());
     assert_eq!([1, 2].map(|from| bench.route(from).map(|route| route.owner)), [Some(X), Some(X)]);
@@ -197,7 +221,11 @@ fn a_flow_on_its_way_leads_to_where_it_goes() {
             }
             let route = bench.route(1).expect("it is known");
             assert_eq!((route.owner, route.epoch.get()), (Y, 30));
-            assert_eq!(route.moved_from, (!has_arrived).then_some((X, Epoch::new(20))), "{is_target_first} {has_arrived}");
+            assert_eq!(
+                route.moved_from,
+                (!has_arrived).then_some((X, Epoch::new(20))),
+                "{is_target_first} {has_arrived}"
+            );
             assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 1);
         }
     }
@@ -237,7 +265,10 @@ fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
         let asks = if newer_asks_first { [(Y, 9), (X, 5)] } else { [(X, 5), (Y, 9)] };
         for (peer, epoch) in asks {
             let refused = newer_asks_first && peer == X;
-            assert_eq!(bench.claim(peer, 1, epoch), if refused { Grant::Refused } else { Grant::AfterSweep });
+            assert_eq!(
+                bench.claim(peer, 1, epoch),
+                if refused { Grant::Refused } else { Grant::AfterSweep }
+            );
         }
         assert_eq!(bench.claim(X, 2, 7), Grant::AfterSweep);
         bench.send(1);
@@ -271,7 +302,9 @@ fn who_asked_first_gets_the_route_after_the_sweep() {
         bench.release(port);
     }
     bench.deliver();
-    let port = (1..=3).find(|port| bench.route(*port).is_some_and(|route| route.owner == Z)).expect("the third has a flow");
+    let port = (1..=3)
+        .find(|port| bench.route(*port).is_some_and(|route| route.owner == Z))
+        .expect("the third has a flow");
     let epoch = bench.route(port).expect("a route").epoch.get();
     bench.members(&[(X, 0), (Y, 0)], 3);
     assert_eq!([X, Y].map(|peer| bench.claim(peer, port, epoch - 1)), [Grant::AfterSweep; 2]);
@@ -309,7 +342,10 @@ fn a_new_life_counts_no_flows_of_those_it_has_not_heard_of() {
     bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
     bench.members(&[], 1);
     bench.sweep(X, true);
-    assert_eq!((bench.unclaimed(), bench.switch.lost_of(X), bench.switch.flows_of(X)), (vec![], None, None));
+    assert_eq!(
+        (bench.unclaimed(), bench.switch.lost_of(X), bench.switch.flows_of(X)),
+        (vec![], None, None)
+    );
     // A runtime that begins during this incarnation of the switch has only flows with
     // routes here.
     bench.members(&[(Y, 0)], 2);

@@ -5,11 +5,21 @@ use zerocopy::FromBytes;
 
 impl Bench {
     /// A runtime tells a flow whose replies are those of the flow with port `to`.
-    fn tell_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>, is_last: bool) {
+    fn tell_replied(
+        &mut self,
+        by: Peer,
+        from: u16,
+        to: u16,
+        epoch: u32,
+        flag: Option<ClaimFlag>,
+        is_last: bool,
+    ) {
         let claim = self.of_replied(from, to, epoch, flag);
         let (node, incarnation) = (by.node.into(), by.incarnation.into());
         let info = RouteInfo { claim, node, incarnation, before: 0.into(), is_real: 1 };
-        let body = [&[u8::from(is_last)][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
+        let body =
+            [&[u8::from(is_last)][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()]
+                .concat();
         self.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
         self.exchange();
     }
@@ -58,7 +68,10 @@ fn a_reply_key_belongs_to_one_flow() {
     assert!(!bench.release_as(2, 1) && !bench.release_as(2, 1));
     assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 2);
     let (first, second) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
-    assert_eq!((first.reply, second.reply, second.is_real), (Some(bench.key(1, true)), None, false));
+    assert_eq!(
+        (first.reply, second.reply, second.is_real),
+        (Some(bench.key(1, true)), None, false)
+    );
     // A runtime that has copies of both flows claims both when their owners are dead.
     let (owner, other) = if second.owner == X { (X, Y) } else { (Y, X) };
     bench.view(&[other], 2);
@@ -151,7 +164,11 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     bench.switch.handle_packet(key, packet);
     bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
     assert_eq!(bench.sent_to(), [X], "a reply");
-    assert_eq!(bench.claim_replied(X, 3, 1, 43, Some(Keyed)), Grant::Refused, "whoever had one before has asked by now");
+    assert_eq!(
+        bench.claim_replied(X, 3, 1, 43, Some(Keyed)),
+        Grant::Refused,
+        "whoever had one before has asked by now"
+    );
     assert!(bench.route(2).is_some_and(|route| route.doubt == Doubt::None));
 }
 
@@ -221,15 +238,26 @@ fn of_two_that_have_had_replies_both_stay_where_they_are() {
 /// could come for it are the other's.
 #[test]
 fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
-    let of_replies = [(None, None), (None, Some(Keyed)), (Some(Keyed), None), (Some(Keyed), Some(Keyed))];
-    for ((at_x, at_y), is_x_first) in of_replies.into_iter().flat_map(|flags| [(flags, true), (flags, false)]) {
+    let of_replies =
+        [(None, None), (None, Some(Keyed)), (Some(Keyed), None), (Some(Keyed), Some(Keyed))];
+    for ((at_x, at_y), is_x_first) in
+        of_replies.into_iter().flat_map(|flags| [(flags, true), (flags, false)])
+    {
         for (epoch_at_x, epoch_at_y) in [(41, 42), (42, 41)] {
             let mut bench = Bench::life(2);
             bench.introduce(&[X, Y], &[]);
             let key = bench.key(1, true);
-            let claim = flagged(Claim::new(key, bench.key(3, true), Epoch::new(epoch_at_y), 0), at_y);
-            let info = RouteInfo { claim, node: Y.node.into(), incarnation: Y.incarnation.into(), before: 0.into(), is_real: 1 };
-            let told = [&[1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
+            let claim =
+                flagged(Claim::new(key, bench.key(3, true), Epoch::new(epoch_at_y), 0), at_y);
+            let info = RouteInfo {
+                claim,
+                node: Y.node.into(),
+                incarnation: Y.incarnation.into(),
+                before: 0.into(),
+                is_real: 1,
+            };
+            let told =
+                [&[1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
             for is_x in [is_x_first, !is_x_first] {
                 if is_x {
                     bench.tell_replied(X, 1, 1, epoch_at_x, at_x, true);
@@ -239,7 +267,8 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
                 }
             }
             let gives_way = (at_x, at_y) == (Some(Keyed), None);
-            let of_y = bench.switch.routes().find(|route| route.key == key).map(|route| route.owner);
+            let of_y =
+                bench.switch.routes().find(|route| route.key == key).map(|route| route.owner);
             let of_x = bench.route(1).expect("a route");
             assert_eq!(of_y, (!gives_way).then_some(Y), "{at_x:?} {at_y:?} {is_x_first}");
             assert_eq!((of_x.owner, of_x.epoch.get()), (X, epoch_at_x));
@@ -262,12 +291,15 @@ fn of_two_without_replies_the_older_one_was_first() {
             for (by, from, epoch) in told {
                 bench.tell_replied(by, from, 1, epoch, None, true);
             }
-            let of = |bench: &mut Bench, from| bench.route(from).map(|route| (route.epoch.get(), route.reply.is_some()));
+            let of = |bench: &mut Bench, from| {
+                bench.route(from).map(|route| (route.epoch.get(), route.reply.is_some()))
+            };
             for from in [1, 2] {
                 let (epoch, has_replies) = of(&mut bench, from).expect("a route");
                 assert_eq!(has_replies, epoch == 41, "{told:?}");
             }
-            let owner = if told.contains(&(X, 1, 41)) || told.contains(&(X, 2, 41)) { X } else { Y };
+            let owner =
+                if told.contains(&(X, 1, 41)) || told.contains(&(X, 2, 41)) { X } else { Y };
             bench.expect_late_replies(1, owner);
         }
     }
@@ -352,7 +384,13 @@ fn packets_from_before_a_move_are_known_by_their_epochs() {
     for (from, route) in [1, 2].into_iter().zip(before) {
         let to = if route.owner == X { Y } else { X };
         let claim = bench.of_replied(from, 1, route.epoch.get(), None);
-        let body = [&7u32.to_be_bytes()[..], &to.node.to_be_bytes(), &to.incarnation.to_be_bytes(), claim.as_bytes()].concat();
+        let body = [
+            &7u32.to_be_bytes()[..],
+            &to.node.to_be_bytes(),
+            &to.incarnation.to_be_bytes(),
+            claim.as_bytes(),
+        ]
+        .concat();
         bench.runtime(route.owner).send(SWITCH, kind::MOVE, &body).expect("room");
         bench.exchange();
         assert_eq!(bench.route(from).map(|route| route.owner), Some(to));
@@ -373,13 +411,18 @@ fn nothing_leaves_whose_replies_might_be_anothers() {
     assert!(!bench.release_under(1, 41) && !bench.release_under(1, 42), "nobody has told");
     bench.tell_replied(X, 2, 1, 42, None, false);
     bench.tell_replied(X, 3, 3, 43, None, true);
-    assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43), "another may have had replies");
+    assert!(
+        !bench.release_under(1, 42) && !bench.release_under(3, 43),
+        "another may have had replies"
+    );
     bench.tell_replied(Y, 1, 1, 41, Some(Keyed), false);
     assert!(bench.release_under(1, 41));
     assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43));
     assert_eq!(bench.switch.drops().total(), 0, "they wait");
     bench.tell(Y, &[], 50, true);
-    assert!(bench.release_under(1, 41) && !bench.release_under(1, 42) && bench.release_under(3, 43));
+    assert!(
+        bench.release_under(1, 41) && !bench.release_under(1, 42) && bench.release_under(3, 43)
+    );
     assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 1);
 }
 
@@ -409,7 +452,10 @@ fn what_waits_leaves_when_all_have_told() {
     told.into_iter().for_each(|(_, packet)| bench.pool.put(packet));
     bench.tell(Y, &[], 50, true);
     let told = bench.switch.take_told();
-    assert_eq!(told.iter().map(|(from, packet)| (*from, packet.meta.commit)).collect::<Vec<_>>(), [(X, 42), (X, 41)]);
+    assert_eq!(
+        told.iter().map(|(from, packet)| (*from, packet.meta.commit)).collect::<Vec<_>>(),
+        [(X, 42), (X, 41)]
+    );
     for (_, packet) in told {
         assert!(!bench.switch.must_wait(&packet) && bench.switch.handle_released(&packet));
         bench.pool.put(packet);

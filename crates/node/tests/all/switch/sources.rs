@@ -48,7 +48,8 @@ impl Bench {
     /// The first packet of the flow that begins with this frame leaves.
     fn leaves(&mut self, frame: &[u8]) {
         let (key, mut packet) = self.packet(frame);
-        let epoch = self.switch.routes().find(|route| route.key == key).expect("a route").epoch.get();
+        let epoch =
+            self.switch.routes().find(|route| route.key == key).expect("a route").epoch.get();
         (packet.meta.commit, packet.meta.flags) = (epoch, Flags::LEARN);
         assert!(self.switch.handle_released(&packet));
         self.pool.put(packet);
@@ -132,12 +133,19 @@ fn a_new_life_has_the_right_counts() {
 #[test]
 fn a_functions_limit_holds_for_all_runtimes_together() {
     let nat = serde_json::json!({ "pool": ["198.51.100.4/31"], "limit_per_host": 20, "publish": ["udp 198.51.100.9:1-3 -> 10.0.0.2:1-3"] });
-    let nat = holdfast_functions::catalog::configured("nat", &nat, &Zones::default()).expect("right");
-    let mut bench = Bench::limited(SourceLimits { chains: vec![nat.source_limit()], ..SourceLimits::default() });
+    let nat =
+        holdfast_functions::catalog::configured("nat", &nat, &Zones::default()).expect("right");
+    let mut bench = Bench::limited(SourceLimits {
+        chains: vec![nat.source_limit()],
+        ..SourceLimits::default()
+    });
     let passed = (1..30).filter(|from| bench.passes(&datagram(*from, false))).count();
     assert_eq!(passed, 20 + 3, "three ports are published and need none of the pool's");
     assert!((1..24).all(|from| bench.route(from).is_some()), "those that came first");
-    assert_eq!((bench.switch.drops().get(DropReason::QuotaExceeded), bench.switch.len()), (29 - 23, 23));
+    assert_eq!(
+        (bench.switch.drops().get(DropReason::QuotaExceeded), bench.switch.len()),
+        (29 - 23, 23)
+    );
     assert!(bench.switch.routes_to(X) > 0 && bench.switch.routes_to(Y) > 0);
     assert!(bench.passes(&datagram(7, false)), "it is a flow that there is");
     let route = bench.route(7).expect("it is there");
@@ -146,7 +154,11 @@ fn a_functions_limit_holds_for_all_runtimes_together() {
     // An outside client that opens a published port is no inside host.
     assert!(bench.passes(&datagram(42, true)));
     let others = (1..30).filter(|from| bench.passes(&from_host(3, *from))).count();
-    assert_eq!((others, bench.switch.drops().get(DropReason::QuotaExceeded)), (20, 7 + 9), "another host has its own");
+    assert_eq!(
+        (others, bench.switch.drops().get(DropReason::QuotaExceeded)),
+        (20, 7 + 9),
+        "another host has its own"
+    );
     let _planted = plant(Fault::IgnoresHostLimits.into());
     assert!(bench.passes(&datagram(41, false)));
 }

@@ -77,7 +77,9 @@ fn known(now: u64) -> Option<u64> {
 }
 
 fn is_of(header: &ActorHeader, node: u16, incarnation: u32) -> bool {
-    header.life() == Life::Copy && header.peer == node && reached(incarnation, header.peer_incarnation)
+    header.life() == Life::Copy
+        && header.peer == node
+        && reached(incarnation, header.peer_incarnation)
 }
 
 /// The holder of the flow's snapshot claims the flow.
@@ -90,7 +92,13 @@ fn claim(flows: &mut Flows, slot: Slot, node: u16, out: &mut Outbox) {
 }
 
 /// The next incarnation refused a snapshot that it had asked for.
-pub(super) fn take_back(flows: &mut Flows, slot: Slot, node: u16, reason: DropReason, out: &mut Outbox) {
+pub(super) fn take_back(
+    flows: &mut Flows,
+    slot: Slot,
+    node: u16,
+    reason: DropReason,
+    out: &mut Outbox,
+) {
     match reason {
         // The next incarnation has newer state.
         DropReason::StaleEpoch => flows.remove(slot),
@@ -104,14 +112,17 @@ impl NfvActor {
     pub(in crate::nfvactor) fn keep(&mut self, flows: &Flows, dead: Peer, out: &mut Outbox) {
         let Peer { node, incarnation } = dead;
         self.close(dead, out);
-        self.snapshots
-            .restoring
-            .serving
-            .retain(|serving| serving.to.node != node || !reached(incarnation, serving.to.incarnation));
+        self.snapshots.restoring.serving.retain(|serving| {
+            serving.to.node != node || !reached(incarnation, serving.to.incarnation)
+        });
         if !self.snapshots.restoring.keeping.iter().any(|keeping| keeping.dead == dead)
             && flows.iter().any(|(_, header)| is_of(header, node, incarnation))
         {
-            self.snapshots.restoring.keeping.push(Keeping { dead, deadline: None, unasked_since: None });
+            self.snapshots.restoring.keeping.push(Keeping {
+                dead,
+                deadline: None,
+                unasked_since: None,
+            });
         }
     }
 
@@ -125,7 +136,12 @@ impl NfvActor {
 
     pub(in crate::nfvactor) fn begin_fetching(&mut self, dead: Peer) {
         let unasked = self.links.iter().map(|link| link.peer).collect();
-        self.snapshots.restoring.fetching.push(Fetching { dead, heard_at: None, unasked, asked: Vec::new() });
+        self.snapshots.restoring.fetching.push(Fetching {
+            dead,
+            heard_at: None,
+            unasked,
+            asked: Vec::new(),
+        });
     }
 
     /// Asks the peers that have not been asked yet.
@@ -145,7 +161,10 @@ impl NfvActor {
                 fetching.unasked.pop();
             }
         }
-        self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        self.snapshots
+            .restoring
+            .fetching
+            .retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
     /// A runtime asks for the flows of its earlier incarnations, up to the given one.
@@ -158,13 +177,22 @@ impl NfvActor {
     ) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
         let (incarnation, rest) = split_u32(rest)?;
-        if !rest.is_empty() || incarnation == from.incarnation || !reached(from.incarnation, incarnation) {
+        if !rest.is_empty()
+            || incarnation == from.incarnation
+            || !reached(from.incarnation, incarnation)
+        {
             return Err(DropReason::Malformed);
         }
         self.take_commit(from, number)?;
         // The request may arrive before the news of the predecessor's failure.
         self.keep(flows, Peer { node: from.node, incarnation }, out);
-        self.snapshots.restoring.serving.push(Serving { to: from, incarnation, at: 0, said_all: None, unknown_since: None });
+        self.snapshots.restoring.serving.push(Serving {
+            to: from,
+            incarnation,
+            at: 0,
+            said_all: None,
+            unknown_since: None,
+        });
         Ok(())
     }
 
@@ -181,7 +209,8 @@ impl NfvActor {
                 let header = flows.header(slot);
                 if is_of(header, to.node, serving.incarnation) {
                     let number = link.numbers.next();
-                    let parts: [&[u8]; 3] = [&number.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)];
+                    let parts: [&[u8]; 3] =
+                        [&number.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)];
                     if !out.send(to, kind::RESTORED, &parts) {
                         self.blocked = true;
                         break;
@@ -195,12 +224,21 @@ impl NfvActor {
             }
             if sent > 0 {
                 let deadline = known(self.now).map(|now| now + PATIENCE);
-                let kept = self.snapshots.restoring.keeping.iter_mut().filter(|keeping| keeping.dead.node == to.node);
+                let kept = self
+                    .snapshots
+                    .restoring
+                    .keeping
+                    .iter_mut()
+                    .filter(|keeping| keeping.dead.node == to.node);
                 kept.for_each(|keeping| keeping.deadline = deadline);
             }
             if serving.at >= flows.reach() && serving.said_all.is_none() {
                 let number = link.numbers.next();
-                if out.send(to, kind::FETCHED, &[&number.to_be_bytes(), &serving.incarnation.to_be_bytes()]) {
+                if out.send(
+                    to,
+                    kind::FETCHED,
+                    &[&number.to_be_bytes(), &serving.incarnation.to_be_bytes()],
+                ) {
                     link.numbers.last = number;
                     serving.said_all = Some(number);
                 } else {
@@ -214,9 +252,13 @@ impl NfvActor {
     pub(in crate::nfvactor) fn finish_serving(&mut self, to: Peer, saved: u32) {
         let keeping = &mut self.snapshots.restoring.keeping;
         self.snapshots.restoring.serving.retain(|serving| {
-            let is_done = serving.to == to && serving.said_all.is_some_and(|number| reached(saved, number));
+            let is_done =
+                serving.to == to && serving.said_all.is_some_and(|number| reached(saved, number));
             if is_done {
-                keeping.retain(|kept| kept.dead.node != to.node || !reached(serving.incarnation, kept.dead.incarnation));
+                keeping.retain(|kept| {
+                    kept.dead.node != to.node
+                        || !reached(serving.incarnation, kept.dead.incarnation)
+                });
             }
             !is_done
         });
@@ -267,7 +309,12 @@ impl NfvActor {
     ) -> Result<(), DropReason> {
         let (number, block) = split_block(flows, body)?;
         let heard_at = known(self.now);
-        let fetching = self.snapshots.restoring.fetching.iter_mut().find(|fetching| fetching.asked.contains(&from));
+        let fetching = self
+            .snapshots
+            .restoring
+            .fetching
+            .iter_mut()
+            .find(|fetching| fetching.asked.contains(&from));
         let me = fetching.map(|fetching| {
             fetching.heard_at = heard_at;
             fetching.dead.node
@@ -286,11 +333,24 @@ impl NfvActor {
         Ok(())
     }
 
-    fn adopt(&mut self, flows: &mut Flows, from: Peer, me: u16, block: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
+    fn adopt(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        me: u16,
+        block: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        let (theirs, _) =
+            ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
         let hash = flows.hash(&theirs.key);
         let (slot, was) = match flows.find(&theirs.key, hash) {
-            None => (flows.insert(theirs.key, hash, Event::Claim).map_err(|_| DropReason::FlowTableFull)?, Life::Free),
+            None => (
+                flows
+                    .insert(theirs.key, hash, Event::Claim)
+                    .map_err(|_| DropReason::FlowTableFull)?,
+                Life::Free,
+            ),
             Some(found) if found.is_reply => return Err(DropReason::FlowTableFull),
             Some(found) => {
                 let ours = *flows.header(found.slot);
@@ -319,7 +379,11 @@ impl NfvActor {
     }
 
     /// A holder has sent all its snapshots.
-    pub(in crate::nfvactor) fn handle_fetched(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+    pub(in crate::nfvactor) fn handle_fetched(
+        &mut self,
+        from: Peer,
+        body: &[u8],
+    ) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
         let (incarnation, rest) = split_u32(rest)?;
         if !rest.is_empty() {
@@ -327,10 +391,19 @@ impl NfvActor {
         }
         // A holder that is not waited for any more still gets its answer.
         self.take_commit(from, number)?;
-        for fetching in self.snapshots.restoring.fetching.iter_mut().filter(|fetching| fetching.dead.incarnation == incarnation) {
+        for fetching in self
+            .snapshots
+            .restoring
+            .fetching
+            .iter_mut()
+            .filter(|fetching| fetching.dead.incarnation == incarnation)
+        {
             fetching.asked.retain(|peer| *peer != from);
         }
-        self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        self.snapshots
+            .restoring
+            .fetching
+            .retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
         Ok(())
     }
 
@@ -341,29 +414,51 @@ impl NfvActor {
         for fetching in &mut self.snapshots.restoring.fetching {
             fetching.unasked.retain(|peer| !gone.contains(peer));
         }
-        self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        self.snapshots
+            .restoring
+            .fetching
+            .retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
     /// The peer has failed: no snapshot comes from it.
     pub(in crate::nfvactor) fn forget_dead(&mut self, dead: Peer) {
         for fetching in &mut self.snapshots.restoring.fetching {
-            fetching.asked.retain(|peer| peer.node != dead.node || !reached(dead.incarnation, peer.incarnation));
+            fetching.asked.retain(|peer| {
+                peer.node != dead.node || !reached(dead.incarnation, peer.incarnation)
+            });
         }
-        self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        self.snapshots
+            .restoring
+            .fetching
+            .retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
     /// Stops waiting for holders that have sent nothing for so long that they claim their
     /// snapshots themselves.
     fn give_up_fetching(&mut self) {
         let Some(now) = known(self.now) else { return };
-        self.snapshots.restoring.fetching.retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
+        self.snapshots
+            .restoring
+            .fetching
+            .retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
     }
 
     /// True if a flow of `dead` is neither where it is to be served nor given up.
     pub(in crate::nfvactor) fn is_waiting_for(&self, dead: Peer) -> bool {
-        let is_earlier = |node: u16, incarnation: u32| node == dead.node && reached(incarnation, dead.incarnation);
-        self.snapshots.restoring.keeping.iter().any(|keeping| is_earlier(keeping.dead.node, keeping.dead.incarnation))
-            || self.snapshots.restoring.serving.iter().any(|serving| is_earlier(serving.to.node, serving.incarnation))
+        let is_earlier = |node: u16, incarnation: u32| {
+            node == dead.node && reached(incarnation, dead.incarnation)
+        };
+        self.snapshots
+            .restoring
+            .keeping
+            .iter()
+            .any(|keeping| is_earlier(keeping.dead.node, keeping.dead.incarnation))
+            || self
+                .snapshots
+                .restoring
+                .serving
+                .iter()
+                .any(|serving| is_earlier(serving.to.node, serving.incarnation))
             || self.snapshots.restoring.fetching.iter().any(|fetching| fetching.dead == dead)
     }
 
@@ -376,7 +471,16 @@ impl NfvActor {
     /// True if there is something to ask or to send, and a peer to receive it.
     pub(in crate::nfvactor) fn has_restoring_to_do(&self) -> bool {
         let is_there = |peer: &Peer| self.links.has(*peer);
-        self.snapshots.restoring.serving.iter().any(|serving| serving.said_all.is_none() && is_there(&serving.to))
-            || self.snapshots.restoring.fetching.iter().any(|fetching| fetching.unasked.iter().any(is_there))
+        self.snapshots
+            .restoring
+            .serving
+            .iter()
+            .any(|serving| serving.said_all.is_none() && is_there(&serving.to))
+            || self
+                .snapshots
+                .restoring
+                .fetching
+                .iter()
+                .any(|fetching| fetching.unasked.iter().any(is_there))
     }
 }

@@ -80,7 +80,11 @@ impl Node {
         self.out.begin(0, now);
         self.out.set_peers(peers.into_iter().map(|peer| (peer, room)));
         self.protection.flush(&mut self.flows, &mut self.out);
-        let sent = self.out.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+        let sent = self
+            .out
+            .records()
+            .map(|(record, body)| (record.to, record.kind, body[2..].to_vec()))
+            .collect();
         self.out.clear_records();
         for released in self.out.released.drain(..) {
             self.pool.put(released.into_inner());
@@ -193,7 +197,8 @@ fn young_flows_are_snapshotted_early_and_old_ones_every_n_packets() {
 /// its share. If no peer has room, the flow is counted, and sent again later.
 #[test]
 fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
-    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 1, &[A]), Node::new(C, 2, &[A]));
+    let (mut a, mut b, mut c) =
+        (Node::new(A, 8, &[B, C]), Node::new(B, 1, &[A]), Node::new(C, 2, &[A]));
     for flow in 0..2 {
         a.packet(flow);
     }
@@ -282,11 +287,15 @@ fn a_next_incarnation_fetches_from_all_holders() {
     assert!([&again, &b, &c].iter().all(|node| !node.protection.is_recovering(A)));
     assert_eq!(again.claim(5), 4);
     assert!((0..4).all(|flow| again.known(flow) == Some((8, Life::Owned))));
-    assert!(again.protection.safety(&again.flows).resynchronising, "the snapshots are of an older epoch");
+    assert!(
+        again.protection.safety(&again.flows).resynchronising,
+        "the snapshots are of an older epoch"
+    );
     talk(&mut [&mut again, &mut b, &mut c], MILLISECOND);
     assert!(!again.protection.safety(&again.flows).resynchronising);
     assert_eq!((b.flows.len(), c.flows.len()), (2, 2));
-    let epochs: Vec<u32> = b.flows.iter().chain(c.flows.iter()).map(|(_, header)| header.epoch.get()).collect();
+    let epochs: Vec<u32> =
+        b.flows.iter().chain(c.flows.iter()).map(|(_, header)| header.epoch.get()).collect();
     assert_eq!(epochs, [5; 4]);
 }
 
@@ -351,7 +360,10 @@ fn what_nobody_fetches_is_claimed_by_who_has_it() {
     b.set_peers(&[C, REBORN]);
     say(&mut reborn(REBORN, &[A], &[B]), MILLISECOND, &mut [&mut b]);
     let answer = b.turn(MILLISECOND + PATIENCE, 1 << 20);
-    assert!(!kinds(&answer).contains(&(16, kind::RESTORED)) && kinds(&answer).contains(&(16, kind::FETCHED)));
+    assert!(
+        !kinds(&answer).contains(&(16, kind::RESTORED))
+            && kinds(&answer).contains(&(16, kind::FETCHED))
+    );
 }
 
 /// The next incarnation dies too, with half of the requested snapshots: the third gets
@@ -377,7 +389,8 @@ fn a_second_restart_gets_what_the_first_had_fetched() {
 #[test]
 fn an_older_snapshot_never_overwrites_a_newer_one() {
     for newer_first in [true, false] {
-        let (mut a, mut b, mut c) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+        let (mut a, mut b, mut c) =
+            (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
         a.packet(1);
         talk(&mut [&mut a, &mut b], 1);
         // Runtime B is absent for a moment, and C gets the next snapshot.
@@ -434,7 +447,10 @@ fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
     let came = MILLISECOND + SHORT_PATIENCE;
     b.turn(came, 1 << 20);
     b.turn(came + SHORT_PATIENCE - 1, 1 << 20);
-    assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A), "it has had less time than that");
+    assert!(
+        b.out.late_claims.is_empty() && b.protection.is_recovering(A),
+        "it has had less time than that"
+    );
     b.turn(came + SHORT_PATIENCE, 1 << 20);
     assert_eq!((b.claim(2), b.known(1)), (1, Some((1, Life::Owned))));
     assert!(!b.protection.is_recovering(A));
@@ -462,7 +478,8 @@ fn the_snapshot_of_a_refused_claim_is_forgotten() {
 /// last one, forgets it.
 #[test]
 fn a_flow_that_moves_has_its_snapshot_where_it_was() {
-    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A, C]), Node::new(C, 8, &[A, B]));
+    let (mut a, mut b, mut c) =
+        (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A, C]), Node::new(C, 8, &[A, B]));
     a.set_peers(&[C]);
     a.packet(1);
     talk(&mut [&mut a, &mut b, &mut c], 1);
@@ -471,7 +488,10 @@ fn a_flow_that_moves_has_its_snapshot_where_it_was() {
     assert_eq!(c.known(1), Some((1, Life::Copy)));
     move_flow(&mut a, &mut b);
     talk(&mut [&mut a, &mut b, &mut c], 1);
-    assert_eq!((a.known(1), b.known(1), c.known(1)), (Some((1, Life::Copy)), Some((1, Life::Owned)), None));
+    assert_eq!(
+        (a.known(1), b.known(1), c.known(1)),
+        (Some((1, Life::Copy)), Some((1, Life::Owned)), None)
+    );
     assert!(!b.protection.safety(&b.flows).resynchronising);
     // The flow goes on from there: its next snapshot comes to A.
     b.packet(1);
@@ -482,11 +502,14 @@ fn a_flow_that_moves_has_its_snapshot_where_it_was() {
 /// snapshot at C stays until C has a newer one, because A's copy would die with B.
 #[test]
 fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
-    let (mut a, mut b, mut c) = (Node::new(A, 8, &[]), Node::new(B, 8, &[]), Node::new(C, 8, &[A, B]));
+    let (mut a, mut b, mut c) =
+        (Node::new(A, 8, &[]), Node::new(B, 8, &[]), Node::new(C, 8, &[A, B]));
     for (node, other) in [(&mut a, B), (&mut b, A)] {
         node.protection.set_peers(&mut node.flows, &[C], &[other], &mut node.out);
     }
-    let copy = |node: &Node| node.find(1).map(|slot| (node.flows.header(slot).epoch.get(), node.flows.state(slot)[0]));
+    let copy = |node: &Node| {
+        node.find(1).map(|slot| (node.flows.header(slot).epoch.get(), node.flows.state(slot)[0]))
+    };
     a.packet(1);
     talk(&mut [&mut a, &mut b, &mut c], 1);
     move_flow(&mut a, &mut b);
@@ -497,7 +520,11 @@ fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
     b.packet(1);
     talk(&mut [&mut a, &mut b, &mut c], 2);
     assert!(!b.protection.needs_earlier(slot));
-    assert_eq!((copy(&a), copy(&b), copy(&c)), (None, Some((2, 2)), Some((2, 2))), "what A kept goes, and what is newer stays");
+    assert_eq!(
+        (copy(&a), copy(&b), copy(&c)),
+        (None, Some((2, 2)), Some((2, 2))),
+        "what A kept goes, and what is newer stays"
+    );
 }
 
 /// Moves flow 1 as a migration does, under epoch 2.
@@ -534,7 +561,8 @@ fn a_refusal_from_before_a_move_means_nothing_after_it() {
 /// gets the newest one. The refusal of the older snapshot does not remove the newest.
 #[test]
 fn a_refused_snapshot_does_not_take_a_newer_one_with_it() {
-    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+    let (mut a, mut b, mut c) =
+        (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
     a.packet(1);
     talk(&mut [&mut a, &mut b], 1);
     a.set_peers(&[C]);

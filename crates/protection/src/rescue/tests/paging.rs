@@ -35,7 +35,11 @@ fn admit(world: &mut World, flow: u16) -> Admission {
 fn question(world: &mut World) -> Vec<(Peer, u8, Vec<u8>)> {
     world.flush(0, true);
     world.pages.flush();
-    let records: Vec<_> = world.pages.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+    let records: Vec<_> = world
+        .pages
+        .records()
+        .map(|(record, body)| (record.to, record.kind, body[2..].to_vec()))
+        .collect();
     world.pages.clear_records();
     records
 }
@@ -52,7 +56,11 @@ fn a_state_that_is_absent_is_fetched_for_a_packet() {
     for plan in [Plan::RESCUE, AT_ONCE] {
         let mut world = world(10, plan);
         let side = &world.sides[0];
-        assert_eq!((side.flows.owned(), side.flows.absent()), (10, 9), "{plan:?}: room is made ahead for one");
+        assert_eq!(
+            (side.flows.owned(), side.flows.absent()),
+            (10, 9),
+            "{plan:?}: room is made ahead for one"
+        );
         assert_eq!(side.protection.safety(&side.flows).absent, 9);
         for round in 2..5u8 {
             for flow in 1..=10 {
@@ -65,7 +73,9 @@ fn a_state_that_is_absent_is_fetched_for_a_packet() {
             }
         }
         let flows = world.pages.flows();
-        let at_server = (1..=10).map(|flow| flows.state(flows.find(&key(flow), flows.hash(&key(flow))).unwrap().slot)[0]);
+        let at_server = (1..=10).map(|flow| {
+            flows.state(flows.find(&key(flow), flows.hash(&key(flow))).unwrap().slot)[0]
+        });
         if plan == Plan::RESCUE {
             assert!(at_server.into_iter().all(|count| count == 4));
         }
@@ -106,8 +116,9 @@ fn what_is_not_known_at_the_server_stays() {
 fn who_leaves_is_fetched() {
     let mut world = world(3, Plan::RESCUE);
     let Side { flows, protection, out, .. } = world.at(0);
-    let absent =
-        (1..=3).map(|flow| flows.find(&key(flow), flows.hash(&key(flow))).unwrap().slot).find(|slot| !flows.is_present(*slot));
+    let absent = (1..=3)
+        .map(|flow| flows.find(&key(flow), flows.hash(&key(flow))).unwrap().slot)
+        .find(|slot| !flows.is_present(*slot));
     let slot = absent.expect("there is no room for all");
     assert!(!protection.has_drained(flows, slot, out));
     assert!(!protection.fetch(flows, slot));
@@ -127,7 +138,11 @@ fn what_is_at_the_server_alone_outlives_its_owner() {
         world.now += 100 * MILLISECOND;
         world.talk();
     }
-    assert!((1..=6).all(|flow| world.owners(flow) == 1), "{:?}", (1..=6).map(|flow| world.owners(flow)).collect::<Vec<_>>());
+    assert!(
+        (1..=6).all(|flow| world.owners(flow) == 1),
+        "{:?}",
+        (1..=6).map(|flow| world.owners(flow)).collect::<Vec<_>>()
+    );
     assert_eq!(world.sides[0].flows.owned(), 6);
     for flow in 1..=6 {
         while admit(&mut world, flow) != Admission::Ready {
@@ -144,7 +159,8 @@ fn what_was_at_the_server_alone_is_lost_with_it() {
     let mut world = world(4, Plan::RESCUE);
     assert_eq!(world.sides[0].flows.absent(), 3);
     // A lost state has been requested.
-    let waiting = (1..=4).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
+    let waiting =
+        (1..=4).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
     assert_eq!(admit(&mut world, waiting), Admission::Park);
     let next = Peer { incarnation: 2, ..SERVER };
     world.pages = pages();
@@ -169,7 +185,8 @@ fn what_was_at_the_server_alone_is_lost_with_it() {
 #[test]
 fn answers_are_checked() {
     let mut world = world(3, Plan::RESCUE);
-    let flow = (1..=3).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
+    let flow =
+        (1..=3).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
     assert_eq!(admit(&mut world, flow), Admission::Park);
     let asked = world.said.len();
     let answers = question(&mut world);
@@ -178,7 +195,10 @@ fn answers_are_checked() {
     let [(_, kind::PAGE_IN, page)] = &answers[..] else { panic!("{answers:?}") };
     world.begin();
     for len in 0..said[0].2.len() {
-        assert_eq!(world.pages.handle_record(peer(0), kind::PAGE, &said[0].2[..len]), Err(DropReason::Malformed));
+        assert_eq!(
+            world.pages.handle_record(peer(0), kind::PAGE, &said[0].2[..len]),
+            Err(DropReason::Malformed)
+        );
     }
     for len in 0..page.len() {
         assert_eq!(hear(&mut world, kind::PAGE_IN, &page[..len]), Err(DropReason::Malformed));
@@ -189,7 +209,11 @@ fn answers_are_checked() {
     other[8 + 40 + 4] ^= 1;
     assert_eq!(hear(&mut world, kind::PAGE_IN, &other), Err(DropReason::ReplicaDiffers));
     assert_eq!(world.at(0).out.lost.len(), 1, "there is no other state");
-    assert_eq!(hear(&mut world, kind::PAGE_IN, page), Err(DropReason::StaleDuplicate), "it was answered");
+    assert_eq!(
+        hear(&mut world, kind::PAGE_IN, page),
+        Err(DropReason::StaleDuplicate),
+        "it was answered"
+    );
     assert_eq!(state_of(&world, flow), None);
     world.at(0).out.lost.clear();
     // The state is requested again, and is not there any more.
@@ -199,7 +223,11 @@ fn answers_are_checked() {
     assert_eq!(world.at(0).out.lost.len(), 1);
     let mut plain = World::new(1, Plan::RESCUE);
     for (kind, body) in [(kind::PAGE_IN, &page[..]), (kind::NO_PAGE, &said[0].2[..])] {
-        assert_eq!(hear(&mut plain, kind, body), Err(DropReason::Malformed), "nothing is ever absent there");
+        assert_eq!(
+            hear(&mut plain, kind, body),
+            Err(DropReason::Malformed),
+            "nothing is ever absent there"
+        );
     }
 }
 
@@ -208,7 +236,8 @@ fn answers_are_checked() {
 fn questions_are_bounded() {
     let mut world = world(1, Plan::RESCUE);
     world.begin();
-    let ask = |world: &mut World| world.pages.handle_record(peer(0), kind::PAGE, key(500).as_bytes());
+    let ask =
+        |world: &mut World| world.pages.handle_record(peer(0), kind::PAGE, key(500).as_bytes());
     let taken = (0..200).filter(|_| ask(&mut world) == Ok(())).count();
     assert_eq!(taken, 64);
     assert_eq!(ask(&mut world), Err(DropReason::QueueFull));
@@ -224,11 +253,13 @@ fn questions_are_bounded() {
 #[test]
 fn who_has_been_displaced_hears_so() {
     let mut world = world(3, Plan::RESCUE);
-    let flow = (1..=3).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
+    let flow =
+        (1..=3).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
     let slot = world.sides[0].find(flow).expect("its header is here");
     let (opened_at, block) = {
         let flows = world.pages.flows();
-        let there = flows.find(&key(flow), flows.hash(&key(flow))).expect("it was written back").slot;
+        let there =
+            flows.find(&key(flow), flows.hash(&key(flow))).expect("it was written back").slot;
         (flows.header(there).opened_at, flows.block(there).to_vec())
     };
     world.process(1, flow);
@@ -240,16 +271,27 @@ fn who_has_been_displaced_hears_so() {
     assert_eq!(admit(&mut world, flow), Admission::Park);
     world.flush(0, true);
     world.pages.flush();
-    let records: Vec<_> = world.pages.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+    let records: Vec<_> = world
+        .pages
+        .records()
+        .map(|(record, body)| (record.to, record.kind, body[2..].to_vec()))
+        .collect();
     world.pages.clear_records();
     for (_, kind, body) in records.iter().filter(|(to, ..)| *to == peer(0)) {
         hear(&mut world, *kind, body).expect("it is a good record");
     }
     let Side { flows, out, .. } = world.at(0);
-    assert_eq!((flows.header(slot).life(), &out.demoted[..], out.lost.len()), (Life::Copy, &[slot][..], 0));
+    assert_eq!(
+        (flows.header(slot).life(), &out.demoted[..], out.lost.len()),
+        (Life::Copy, &[slot][..], 0)
+    );
     let mut demoted = flows.take_demoted();
     let (_, state) = demoted[0].parts_mut();
-    assert_eq!(state.map(|state| state[0]), Some(1), "what the functions have to let go of is known");
+    assert_eq!(
+        state.map(|state| state[0]),
+        Some(1),
+        "what the functions have to let go of is known"
+    );
 }
 
 /// A flow moves here while there is no room. Its state waits here and is not requested,
@@ -258,19 +300,25 @@ fn who_has_been_displaced_hears_so() {
 fn a_state_that_finds_no_room_waits() {
     let mut world = world(2, Plan::RESCUE);
     let Side { flows, protection, .. } = world.at(0);
-    let other = flows.insert(key(77), flows.hash(&key(77)), Event::Open).expect("room was made for one");
-    let slot = flows.insert_header(key(50), flows.hash(&key(50)), Event::Open).expect("there is a slot");
+    let other =
+        flows.insert(key(77), flows.hash(&key(77)), Event::Open).expect("room was made for one");
+    let slot =
+        flows.insert_header(key(50), flows.hash(&key(50)), Event::Open).expect("there is a slot");
     flows.step(slot, Event::Serve);
     protection.arrived(flows, slot, peer(1));
     protection.keep_aside(flows, slot, &[9; 8]);
     // A moving flow is not evicted, so no other room is made.
-    let here =
-        (1..=2).find_map(|flow| flows.find(&key(flow), flows.hash(&key(flow))).filter(|found| flows.is_present(found.slot)));
+    let here = (1..=2).find_map(|flow| {
+        flows.find(&key(flow), flows.hash(&key(flow))).filter(|found| flows.is_present(found.slot))
+    });
     flows.step(here.expect("one is here").slot, Event::Choose);
     assert_eq!(admit(&mut world, 50), Admission::Park);
     let said = world.said.len();
     world.talk();
-    assert!(world.said[said..].iter().all(|(_, kind, _)| *kind != kind::PAGE), "nobody else has it");
+    assert!(
+        world.said[said..].iter().all(|(_, kind, _)| *kind != kind::PAGE),
+        "nobody else has it"
+    );
     let Side { flows, protection, .. } = world.at(0);
     assert_eq!((protection.aside(), protection.safety(flows).resynchronising), (1, true));
     let mut seen = Vec::new();

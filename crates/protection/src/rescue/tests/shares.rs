@@ -2,8 +2,11 @@
 
 use super::*;
 
-const SERVERS: [Peer; 3] =
-    [Peer { node: 65534, incarnation: 1 }, Peer { node: 65533, incarnation: 4 }, Peer { node: 65532, incarnation: 2 }];
+const SERVERS: [Peer; 3] = [
+    Peer { node: 65534, incarnation: 1 },
+    Peer { node: 65533, incarnation: 4 },
+    Peer { node: 65532, incarnation: 2 },
+];
 const NOBODY: Peer = Peer { node: 0, incarnation: 0 };
 
 /// Runtimes, and servers that hear their records; the deaf server hears none.
@@ -44,7 +47,9 @@ impl Divided {
     /// Sets the servers.
     fn meet(&mut self, servers: &[Peer]) {
         for side in &mut self.sides {
-            side.out.set_peers(servers.iter().filter(|server| **server != NOBODY).map(|server| (*server, ROOM)));
+            side.out.set_peers(
+                servers.iter().filter(|server| **server != NOBODY).map(|server| (*server, ROOM)),
+            );
             side.protection.set_peers(&mut side.flows, servers, &[], &mut side.out);
         }
     }
@@ -58,30 +63,42 @@ impl Divided {
     fn talk(&mut self) {
         for _ in 0..12 {
             let living: Vec<Peer> = self.sides.iter().map(|side| side.me).collect();
-            self.servers
-                .iter_mut()
-                .for_each(|(_, pages)| pages.begin(self.now, living.iter().map(|peer| (*peer, ROOM)), &living));
+            self.servers.iter_mut().for_each(|(_, pages)| {
+                pages.begin(self.now, living.iter().map(|peer| (*peer, ROOM)), &living)
+            });
             for side in &mut self.sides {
                 let Side { me, flows, protection, out, pool } = side;
                 out.begin(0, self.now);
                 protection.flush(flows, out);
                 for (record, body) in out.records() {
-                    let at = self.servers.iter().position(|(server, _)| *server == record.to).expect("it is said to a server");
+                    let at = self
+                        .servers
+                        .iter()
+                        .position(|(server, _)| *server == record.to)
+                        .expect("it is said to a server");
                     self.said[at].push(record.kind);
                     if self.deaf != Some(at) {
-                        self.servers[at].1.handle_record(*me, record.kind, &body[2..]).expect("it is a good record");
+                        self.servers[at]
+                            .1
+                            .handle_record(*me, record.kind, &body[2..])
+                            .expect("it is a good record");
                     }
                 }
                 out.clear_records();
-                self.left += out.released.drain(..).map(|packet| pool.put(packet.into_inner())).count();
+                self.left +=
+                    out.released.drain(..).map(|packet| pool.put(packet.into_inner())).count();
                 self.unprotected += core::mem::take(&mut out.released_unprotected);
                 assert!(out.dropped.is_empty());
             }
             for (server, pages) in &mut self.servers {
                 pages.flush();
                 for (record, body) in pages.records() {
-                    if let Some(Side { flows, protection, out, .. }) = self.sides.iter_mut().find(|side| side.me == record.to) {
-                        protection.handle_record(flows, *server, record.kind, &body[2..], out).expect("it is a good record");
+                    if let Some(Side { flows, protection, out, .. }) =
+                        self.sides.iter_mut().find(|side| side.me == record.to)
+                    {
+                        protection
+                            .handle_record(flows, *server, record.kind, &body[2..], out)
+                            .expect("it is a good record");
                     }
                 }
                 pages.clear_records();
@@ -98,7 +115,9 @@ impl Divided {
             pages.begin(self.now, living.iter().map(|peer| (*peer, ROOM)), &living);
             pages.bury(dead);
         }
-        self.sides.iter_mut().for_each(|side| side.protection.recover(&mut side.flows, dead, &mut side.out));
+        self.sides
+            .iter_mut()
+            .for_each(|side| side.protection.recover(&mut side.flows, dead, &mut side.out));
         self.dead.push(dead);
         dead
     }
@@ -107,7 +126,8 @@ impl Divided {
     fn begin_anew(&mut self, at: usize) {
         let mut pages = pages();
         self.dead.iter().for_each(|dead| pages.bury(*dead));
-        self.servers[at] = (Peer { incarnation: self.servers[at].0.incarnation + 1, ..self.servers[at].0 }, pages);
+        self.servers[at] =
+            (Peer { incarnation: self.servers[at].0.incarnation + 1, ..self.servers[at].0 }, pages);
         let servers: Vec<Peer> = self.servers.iter().map(|(server, _)| *server).collect();
         self.said.iter_mut().for_each(Vec::clear);
         self.meet(&servers);
@@ -120,7 +140,9 @@ impl Divided {
 
     /// The state of a flow at each server.
     fn there(&self, flow: u16) -> Vec<Option<u8>> {
-        let of = |flows: &Flows| flows.find(&key(flow), flows.hash(&key(flow))).map(|found| flows.state(found.slot)[0]);
+        let of = |flows: &Flows| {
+            flows.find(&key(flow), flows.hash(&key(flow))).map(|found| flows.state(found.slot)[0])
+        };
         self.servers.iter().map(|(_, pages)| of(pages.flows())).collect()
     }
 
@@ -146,7 +168,8 @@ fn shares_are_alike() {
 /// flows.
 #[test]
 fn there_is_room_for_an_uneven_share() {
-    let room = [(100, 1), (0, 3), (100, 3), (3_000_000, 3)].map(|(flows, servers)| room_for_share(flows, servers));
+    let room = [(100, 1), (0, 3), (100, 3), (3_000_000, 3)]
+        .map(|(flows, servers)| room_for_share(flows, servers));
     assert_eq!(room, [100, 0, 100, 1_126_024]);
 }
 
@@ -160,7 +183,10 @@ fn each_flow_has_one_server() {
         (0..=flow % 3).for_each(|_| world.process(0, flow));
     }
     world.talk();
-    let of_deaf = (0..24).filter(|flow| world.share(*flow) == 1).map(|flow| usize::from(flow % 3) + 1).sum::<usize>();
+    let of_deaf = (0..24)
+        .filter(|flow| world.share(*flow) == 1)
+        .map(|flow| usize::from(flow % 3) + 1)
+        .sum::<usize>();
     assert!(of_deaf > 0);
     assert_eq!(world.left, 48 - of_deaf);
     for flow in 0..24 {
@@ -182,7 +208,9 @@ fn a_recovery_is_over_when_every_server_has_dealt() {
     let dead = world.die(1);
     world.deaf = Some(2);
     world.talk();
-    let owners = |world: &Divided, flow: u16| world.sides.iter().filter(|side| side.life(flow) == Life::Owned).count();
+    let owners = |world: &Divided, flow: u16| {
+        world.sides.iter().filter(|side| side.life(flow) == Life::Owned).count()
+    };
     for flow in &theirs {
         assert_eq!(owners(&world, *flow), usize::from(world.share(*flow) != 2), "flow {flow}");
     }
@@ -195,7 +223,10 @@ fn a_recovery_is_over_when_every_server_has_dealt() {
     world.talk();
     assert!(world.sides.iter().all(|side| !side.protection.is_recovering(dead)));
     assert!(world.said[2].contains(&kind::RECALL), "the next life is asked");
-    assert!(!world.said[0].contains(&kind::RECALL) && !world.said[1].contains(&kind::RECALL), "who has no more is not");
+    assert!(
+        !world.said[0].contains(&kind::RECALL) && !world.said[1].contains(&kind::RECALL),
+        "who has no more is not"
+    );
     assert!(theirs.iter().any(|flow| is_lost(&world, *flow)));
     for flow in theirs {
         assert_eq!(owners(&world, flow), usize::from(!is_lost(&world, flow)), "flow {flow}");
@@ -236,7 +267,8 @@ fn who_has_not_been_heard_of_has_nothing() {
     world.meet(&SERVERS);
     world.talk();
     assert_eq!((world.safety(0).unprotected, world.safety(0).resynchronising), (0, false));
-    (0..24).for_each(|flow| assert_eq!(world.there(flow)[world.share(flow)], Some(1), "flow {flow}"));
+    (0..24)
+        .for_each(|flow| assert_eq!(world.there(flow)[world.share(flow)], Some(1), "flow {flow}"));
 }
 
 /// There is room for the state of two flows only. Each state is fetched from the server
@@ -262,14 +294,19 @@ fn what_a_server_alone_had_is_lost_with_it() {
     // A packet waits for a flow of each share.
     for share in 0..3 {
         let side = &world.sides[0];
-        let is_meant = |flow: &u16| side.find(*flow).is_some_and(|slot| !side.flows.is_present(slot));
-        let flow = (0..12).find(|flow| is_meant(flow) && world.share(*flow) == share).expect("one is away");
+        let is_meant =
+            |flow: &u16| side.find(*flow).is_some_and(|slot| !side.flows.is_present(slot));
+        let flow = (0..12)
+            .find(|flow| is_meant(flow) && world.share(*flow) == share)
+            .expect("one is away");
         let side = &mut world.sides[0];
         let slot = side.find(flow).expect("it is there");
         assert_eq!(side.protection.admit(&mut side.flows, slot), Admission::Park);
     }
-    let away: BTreeSet<Slot> =
-        (0..12).filter_map(|flow| world.sides[0].find(flow)).filter(|slot| !world.sides[0].flows.is_present(*slot)).collect();
+    let away: BTreeSet<Slot> = (0..12)
+        .filter_map(|flow| world.sides[0].find(flow))
+        .filter(|slot| !world.sides[0].flows.is_present(*slot))
+        .collect();
     world.begin_anew(1);
     let lost: BTreeSet<Slot> = world.sides[0].out.lost.drain(..).map(|(slot, _)| slot).collect();
     let is_its = |slot: &Slot| {

@@ -10,7 +10,12 @@ use holdfast_wire::DropReason;
 /// lost for it.
 #[test]
 fn its_death_between_any_two_events_is_not_noticed() {
-    let kills = sweep(Whom::Coordinator, 41, |event| 50 + event % 7 * 100, |outcome| outcome.report.faults.coordinator_kills);
+    let kills = sweep(
+        Whom::Coordinator,
+        41,
+        |event| 50 + event % 7 * 100,
+        |outcome| outcome.report.faults.coordinator_kills,
+    );
     assert!(kills > 100, "only {kills} kills");
 }
 
@@ -45,15 +50,30 @@ fn without_blocks_new_flows_wait_and_others_go_on() {
     });
     let connections: Vec<Connection> = early.chain(late).collect();
     let failures = vec![at(900, Whom::Coordinator, How::Pause(4_000 * MILLISECOND))];
-    let plan = Plan { connections, steps: failures, calm: true, flows: 512, lasts: 60_000 * MILLISECOND, ..Plan::default() };
+    let plan = Plan {
+        connections,
+        steps: failures,
+        calm: true,
+        flows: 512,
+        lasts: 60_000 * MILLISECOND,
+        ..Plan::default()
+    };
     let outcome = play(Scenario { tight: true, ..scenario(5, Preset::NONE) }, plan);
     assert_eq!(outcome.report.violations, []);
     let drops: Vec<_> = outcome.drops.iter().collect();
-    assert!(outcome.finished.iter().all(|done| *done), "{} finished: {drops:?}", outcome.report.finished);
+    assert!(
+        outcome.finished.iter().all(|done| *done),
+        "{} finished: {drops:?}",
+        outcome.report.finished
+    );
     let waited = outcome.drops.get(DropReason::ParkedTooLong);
     assert!(waited > 0, "nobody had to wait: {:?}", outcome.drops.iter().collect::<Vec<_>>());
     // Every packet of the early connections was answered at once: none was sent a second
     // time.
-    let early_exits = outcome.released.iter().filter(|exit| exit.connection().is_some_and(|number| number < 300)).count();
+    let early_exits = outcome
+        .released
+        .iter()
+        .filter(|exit| exit.connection().is_some_and(|number| number < 300))
+        .count();
     assert_eq!(early_exits, 300 * 120 * 2, "there and back");
 }

@@ -64,7 +64,11 @@ fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
             let plan = Plan {
                 connections: (0..10).map(connection).collect(),
                 steps: std::iter::once(first).chain((1..5).map(failure)).collect(),
-                rules: (0..8).map(|number| ((660 + number * 290 + seed * 13) * MILLISECOND, (number as u16 + 1) % 2)).collect(),
+                rules: (0..8)
+                    .map(|number| {
+                        ((660 + number * 290 + seed * 13) * MILLISECOND, (number as u16 + 1) % 2)
+                    })
+                    .collect(),
                 ..Plan::default()
             };
             let outcome = play(Scenario { tight: seed % 2 == 1, ..scenario(seed, preset) }, plan);
@@ -80,5 +84,8 @@ fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
             }
         }
     }
-    assert!(failures > 150 && seen.iter().all(|count| *count > 1000), "{failures} failures, {seen:?} packets by chain");
+    assert!(
+        failures > 150 && seen.iter().all(|count| *count > 1000),
+        "{failures} failures, {seen:?} packets by chain"
+    );
 }

@@ -19,14 +19,27 @@ fn plan(calm: bool) -> Plan {
         ..Connection::default()
     };
     let steps = vec![at(ORDERED, SOURCE, How::Move(Some(17), 64))];
-    Plan { connections: (0..6).map(connection).collect(), steps, calm, lasts: 30_000 * MILLISECOND, ..Plan::default() }
+    Plan {
+        connections: (0..6).map(connection).collect(),
+        steps,
+        calm,
+        lasts: 30_000 * MILLISECOND,
+        ..Plan::default()
+    }
 }
 
 /// Plays the move without disturbance, and then with one after every `stride`-th event
 /// from the order on until the move is over. Every connection finishes, and nothing that
 /// left is forgotten. Returns the number of disturbed worlds, and the sum of what `count`
 /// finds in them.
-fn disturb(preset: Preset, calm: bool, whom: Whom, how: How, stride: usize, count: impl Fn(&Outcome) -> u64) -> (usize, u64) {
+fn disturb(
+    preset: Preset,
+    calm: bool,
+    whom: Whom,
+    how: How,
+    stride: usize,
+    count: impl Fn(&Outcome) -> u64,
+) -> (usize, u64) {
     let plan = plan(calm);
     let seed = 3;
     let moved = |plan: &Plan| play(scenario(seed, preset), plan.clone()).report;
@@ -52,7 +65,8 @@ fn disturb(preset: Preset, calm: bool, whom: Whom, how: How, stride: usize, coun
 fn a_death_at_every_boundary_of_a_migration_loses_no_flow() {
     for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR] {
         for whom in [SOURCE, TARGET, OTHER] {
-            let (worlds, kills) = disturb(preset, true, whom, How::Kill, 61, |outcome| outcome.report.faults.kills);
+            let (worlds, kills) =
+                disturb(preset, true, whom, How::Kill, 61, |outcome| outcome.report.faults.kills);
             assert_eq!(kills, worlds as u64);
         }
         disturb(preset, true, Whom::Hub, How::Pause(20 * MILLISECOND), 61, |_| 0);
@@ -66,7 +80,8 @@ fn a_stop_at_every_boundary_of_a_migration_loses_no_flow() {
     for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
         for whom in [SOURCE, TARGET, OTHER] {
             let how = How::Pause(450 * MILLISECOND);
-            let (worlds, given_up) = disturb(preset, true, whom, how, 113, |outcome| outcome.failovers as u64);
+            let (worlds, given_up) =
+                disturb(preset, true, whom, how, 113, |outcome| outcome.failovers as u64);
             assert_eq!(given_up, worlds as u64);
         }
     }
@@ -80,7 +95,8 @@ fn a_cut_at_every_boundary_of_a_migration_loses_no_flow() {
         for whom in [SOURCE, TARGET] {
             for way in [Way::Out, Way::In, Way::Both] {
                 let how = |time: u64| How::Cut(way, time * MILLISECOND);
-                let (_, given_up) = disturb(preset, true, whom, how(100), 173, |outcome| outcome.failovers as u64);
+                let (_, given_up) =
+                    disturb(preset, true, whom, how(100), 173, |outcome| outcome.failovers as u64);
                 assert_eq!(given_up, 0, "{way:?}");
                 disturb(preset, true, whom, how(700), 173, |_| 0);
             }
@@ -102,7 +118,9 @@ fn a_death_at_every_boundary_loses_no_flow_where_frames_get_lost() {
 fn datagrams(outcome: &Outcome) -> BTreeMap<(usize, bool), Vec<u32>> {
     let mut left: BTreeMap<(usize, bool), Vec<u32>> = BTreeMap::new();
     for exit in &outcome.released {
-        let (Some(connection), Some(payload)) = (exit.connection(), exit.frame.get(42..50)) else { continue };
+        let (Some(connection), Some(payload)) = (exit.connection(), exit.frame.get(42..50)) else {
+            continue;
+        };
         let number = payload[4..8].iter().fold(0u32, |number, &byte| number << 8 | u32::from(byte));
         left.entry((connection, exit.ends[1].0[0] == 10)).or_default().push(number);
     }
@@ -126,15 +144,24 @@ fn a_drain_of_a_slow_holder_keeps_the_order() {
                 ..Connection::default()
             };
             let whom = Whom::Node(node);
-            let steps = vec![at(500, whom, How::Slow(400, 900 * MILLISECOND)), at(522, whom, How::Drain)];
+            let steps =
+                vec![at(500, whom, How::Slow(400, 900 * MILLISECOND)), at(522, whom, How::Drain)];
             let connections = (0..8).map(connection).collect();
-            let plan = Plan { connections, steps, runtimes, calm: true, lasts: 30_000 * MILLISECOND, ..Plan::default() };
+            let plan = Plan {
+                connections,
+                steps,
+                runtimes,
+                calm: true,
+                lasts: 30_000 * MILLISECOND,
+                ..Plan::default()
+            };
             let outcome = play(scenario(3, preset), plan);
             check(&outcome, format_args!("{preset:?}, {node} of {runtimes}"));
             let left = datagrams(&outcome);
             assert_eq!(left.len(), 16);
             for (way, numbers) in left {
-                let late: Vec<&[u32]> = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).collect();
+                let late: Vec<&[u32]> =
+                    numbers.windows(2).filter(|pair| pair[0] >= pair[1]).collect();
                 assert!(late.is_empty(), "{preset:?}, {node} of {runtimes}: {way:?}: {late:?}");
                 // A datagram that is answered late is sent again.
                 assert!(numbers.len() >= 500, "{preset:?}, {node} of {runtimes}: {way:?}");

@@ -1,7 +1,9 @@
 //! Worlds that several tests use: a few connections, one death after every so many
 //! events, or two deaths close to each other.
 
-use holdfast_sim::{Connection, How, Outcome, Plan, Planted, Preset, Scenario, Step, When, Whom, play};
+use holdfast_sim::{
+    Connection, How, Outcome, Plan, Planted, Preset, Scenario, Step, When, Whom, play,
+};
 
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 
@@ -46,13 +48,24 @@ pub(crate) fn check(outcome: &Outcome, what: core::fmt::Arguments<'_>) {
 
 /// Kills the target after every `step`-th event of a calm world, from the very first on,
 /// for as many ms as `away` says of the event. Returns the outcomes' sum by `count`.
-pub(crate) fn sweep(whom: Whom, step: usize, away: impl Fn(u64) -> u64, count: impl Fn(&Outcome) -> u64) -> u64 {
+pub(crate) fn sweep(
+    whom: Whom,
+    step: usize,
+    away: impl Fn(u64) -> u64,
+    count: impl Fn(&Outcome) -> u64,
+) -> u64 {
     let mut sum = 0;
-    for (seed, preset) in [(1, Preset::NFVACTOR), (2, Preset::NFVACTOR_AT_SOURCE), (3, Preset::NONE)] {
+    for (seed, preset) in
+        [(1, Preset::NFVACTOR), (2, Preset::NFVACTOR_AT_SOURCE), (3, Preset::NONE)]
+    {
         let plan = Plan { connections: connections(8), calm: true, ..Plan::default() };
         let undisturbed = play(scenario(seed, preset), plan.clone());
         for event in (1..undisturbed.quiet_from).step_by(step) {
-            let failures = vec![Step { when: When::Event(event), whom, how: How::Pause(away(event) * MILLISECOND) }];
+            let failures = vec![Step {
+                when: When::Event(event),
+                whom,
+                how: How::Pause(away(event) * MILLISECOND),
+            }];
             let outcome = play(scenario(seed, preset), Plan { steps: failures, ..plan.clone() });
             check(&outcome, format_args!("{preset:?}, event {event}"));
             sum += count(&outcome);
@@ -63,20 +76,35 @@ pub(crate) fn sweep(whom: Whom, step: usize, away: impl Fn(u64) -> u64, count: i
 
 /// Kills the target, and the runtime that owns most flows, at these two times (ms); both
 /// have to have happened. `away`: how long the target is away, ms.
-pub(crate) fn dies_with_a_runtime(seeds: u64, whom: Whom, times: &[(u64, u64)], away: impl Fn(u64) -> u64) {
+pub(crate) fn dies_with_a_runtime(
+    seeds: u64,
+    whom: Whom,
+    times: &[(u64, u64)],
+    away: impl Fn(u64) -> u64,
+) {
     for seed in 0..seeds {
         for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
             for &(its, the_runtimes) in times {
-                let mut failures =
-                    vec![at(its, whom, How::Pause(away(seed) * MILLISECOND)), at(the_runtimes, Whom::Owner, How::Kill)];
+                let mut failures = vec![
+                    at(its, whom, How::Pause(away(seed) * MILLISECOND)),
+                    at(the_runtimes, Whom::Owner, How::Kill),
+                ];
                 // The runtime's failure comes first only if it is earlier.
                 failures.sort_by_key(|failure| match failure.when {
                     When::Time(time) => time,
                     _ => 0,
                 });
-                let plan = Plan { connections: connections(8), steps: failures, strict: true, ..Plan::default() };
+                let plan = Plan {
+                    connections: connections(8),
+                    steps: failures,
+                    strict: true,
+                    ..Plan::default()
+                };
                 let outcome = play(scenario(seed, preset), plan);
-                check(&outcome, format_args!("seed {seed}, {preset:?}, {its} and {the_runtimes} ms"));
+                check(
+                    &outcome,
+                    format_args!("seed {seed}, {preset:?}, {its} and {the_runtimes} ms"),
+                );
                 assert_eq!(outcome.steps, 2);
             }
         }
