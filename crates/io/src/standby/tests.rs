@@ -405,8 +405,8 @@ fn a_worker_that_hangs_is_replaced() {
                 turns.begin(1);
                 turns.commit();
                 if log::is_tracking() {
-                    // This process stands still, like one stopped by a debugger or an
-                    // operator.
+                    // SAFETY: a signal to this process, which then stands still like one
+                    // stopped by a debugger or an operator.
                     unsafe { libc::raise(libc::SIGSTOP) };
                 }
             }
