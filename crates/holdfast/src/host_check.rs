@@ -6,8 +6,8 @@
 
 use crate::config::{Memory, Plan, Port};
 use holdfast_control::exit;
+use holdfast_io::control_transport::libfabric;
 use holdfast_io::port::{Dpdk, free_huge_pages};
-use holdfast_io::words::libfabric;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};

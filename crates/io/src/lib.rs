@@ -14,6 +14,8 @@ mod arena;
 mod bell;
 #[cfg(not(loom))]
 pub mod capture;
+#[cfg(not(loom))]
+pub mod control_transport;
 mod death;
 pub mod doorbell;
 #[cfg(not(loom))]
@@ -39,8 +41,6 @@ mod system_calls;
 mod vport;
 #[cfg(not(loom))]
 pub mod wait;
-#[cfg(not(loom))]
-pub mod words;
 
 #[cfg(not(loom))]
 pub use allocation::{CountingAllocator, allocations};

@@ -5,7 +5,7 @@
 //! makes; the CPU time that questions took. Never: a walk through a table, a wait.
 
 use super::reports;
-use super::{MILLISECOND, Manager, changes};
+use super::{MILLISECOND, ManagerProcess, changes};
 use crate::control::{Answer, Page, Request, Running, Traced};
 use holdfast_control::api::{PingReply, Status};
 use holdfast_io::process::thread_time;
@@ -47,16 +47,16 @@ impl Waiting {
     }
 }
 
-impl Manager {
+impl ManagerProcess {
     /// Runs `act`, and notes its CPU time if requests are open.
-    pub(super) fn measured<T>(&mut self, act: impl FnOnce(&mut Manager) -> T) -> T {
+    pub(super) fn measured<T>(&mut self, act: impl FnOnce(&mut ManagerProcess) -> T) -> T {
         if self.waiting.is_empty() {
             return act(self);
         }
         self.measure(act)
     }
 
-    fn measure<T>(&mut self, act: impl FnOnce(&mut Manager) -> T) -> T {
+    fn measure<T>(&mut self, act: impl FnOnce(&mut ManagerProcess) -> T) -> T {
         let began = thread_time();
         let done = act(self);
         self.waiting.longest = self.waiting.longest.max(thread_time() - began);

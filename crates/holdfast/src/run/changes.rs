@@ -1,7 +1,7 @@
 //! Changes that clients order: the manager passes them to the coordinator, and reports
 //! their progress.
 
-use super::Manager;
+use super::ManagerProcess;
 use crate::control::{Answer, Work};
 use holdfast_control::api::Progress;
 use holdfast_node::message::{Order, Refusal};
@@ -30,7 +30,7 @@ pub(super) fn why(refusal: Refusal) -> String {
     }
 }
 
-impl Manager {
+impl ManagerProcess {
     /// Passes an order to the coordinator, which answers it.
     pub(super) fn order(&mut self, order: Order, answer: Answer<u32>) {
         if self.host.hub.has_coordinator() {

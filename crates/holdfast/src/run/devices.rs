@@ -1,7 +1,7 @@
 //! Changes of the box's devices while it runs, and messages to the operator about its
 //! surroundings.
 
-use super::Manager;
+use super::ManagerProcess;
 use super::guard_link::GuardLink;
 pub(super) use super::lines::say;
 use crate::config::{Fabric, HostEntry, NamedStatistic, Plan, Port as PortPlan};
@@ -180,7 +180,7 @@ impl DeviceLook {
     }
 }
 
-impl Manager {
+impl ManagerProcess {
     /// Reports that a router is heard, or is not heard any more.
     pub(super) fn say_liveness(&self, liveness: &Liveness) {
         let change = liveness.change;

@@ -17,7 +17,7 @@
 
 use super::etcd::{Candidacy, Leader, Leadership, Trouble};
 use super::guard_link::ToGuard;
-use super::{MILLISECOND, Manager, devices};
+use super::{MILLISECOND, ManagerProcess, devices};
 use crate::config::Etcd;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::status;
@@ -328,7 +328,7 @@ impl Election {
     }
 }
 
-impl Manager {
+impl ManagerProcess {
     /// Takes the frames for the manager alone out of this process's frames: all frames of
     /// a candidate.
     pub(super) fn hear_election(&mut self, at: usize, now: u64) {

@@ -6,7 +6,7 @@
 
 use super::guard_link::ToGuard;
 use super::role::{BfdKey, Keys};
-use super::{Manager, devices};
+use super::{ManagerProcess, devices};
 use crate::config::{Mistake, Plan};
 use crate::control::stand_back;
 use crate::files;
@@ -79,8 +79,8 @@ impl Reread {
     }
 }
 
-impl Manager {
-    /// Reads the files of keys again, and calls `certificate`; [`Manager::take_reread`]
+impl ManagerProcess {
+    /// Reads the files of keys again, and calls `certificate`; [`ManagerProcess::take_reread`]
     /// has the result.
     pub(super) fn read_again(
         &mut self,

@@ -1,7 +1,7 @@
 //! The planned end of a box, or of one of its hosts: others take over before anything
 //! stops.
 
-use super::{MILLISECOND, Manager, SPINS};
+use super::{MILLISECOND, ManagerProcess, SPINS};
 use holdfast_io::wait::Patience;
 use holdfast_node::address::is_runtime;
 use holdfast_node::message::{Member, MemberState};
@@ -13,7 +13,7 @@ const LEAVE_PATIENCE: u64 = 1_000 * MILLISECOND;
 /// this host's runtimes, ns.
 const HAND_OVER_PATIENCE: u64 = 500 * MILLISECOND;
 
-impl Manager {
+impl ManagerProcess {
     /// A planned shutdown: other hosts take over the ports, and routers learn of it,
     /// before the ports close.
     pub(super) fn leave(&mut self, wake: BorrowedFd<'_>) {
@@ -55,7 +55,7 @@ impl Manager {
         &mut self,
         wake: BorrowedFd<'_>,
         patience: u64,
-        is_needed: impl Fn(&mut Manager) -> bool,
+        is_needed: impl Fn(&mut ManagerProcess) -> bool,
     ) {
         let began_at = self.clock.now();
         let mut spins = Patience::new(SPINS);

@@ -1,4 +1,4 @@
-//! `holdfast run`: one box. The started process is the guard ([`host_guard`]), the parent
+//! `holdfast run`: one box. The started process is the guard ([`guard`]), the parent
 //! of the others: the manager, which is also switch and router, the coordinator, and
 //! every runtime.
 //!
@@ -9,32 +9,32 @@
 
 mod answers;
 mod changes;
+mod control_transport;
 mod coordinator;
+mod coordinator_guard;
 mod devices;
 mod election;
 mod etcd;
 mod guard;
 mod guard_link;
-mod host_guard;
 mod join;
 mod keys;
 mod leave;
 mod levels;
 mod lines;
-mod lives;
 mod network;
 mod privileges;
 mod reports;
+mod restarts;
 mod role;
 mod runtime;
 mod start;
 mod state_server;
 mod store;
-mod words;
 mod workers;
 
 pub use coordinator::main as coordinator_main;
-pub use host_guard::{Options, main};
+pub use guard::{Options, main};
 pub use runtime::main as runtime_main;
 pub use start::manager_main;
 pub use state_server::main as state_server_main;
@@ -42,8 +42,8 @@ pub use state_server::main as state_server_main;
 use crate::config::Plan;
 use crate::control::{Request, Server};
 use answers::Waiting;
+use coordinator_guard::CoordinatorGuard;
 use devices::DeviceLook;
-use guard::Guard;
 use guard_link::{GuardLink, ToGuard};
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::{Losses, Port};
@@ -102,7 +102,7 @@ const MILLISECOND: u64 = 1_000_000;
 type ManagerNotes = Notes<{ Memory::WORDS }>;
 
 /// The manager of a host.
-struct Manager {
+struct ManagerProcess {
     file: String,
     text: Arc<str>,
     /// The text in a memory file, for the guard, until its rules are in force.
@@ -129,7 +129,7 @@ struct Manager {
     /// The seed of runtimes' hashes of flow keys. Runtimes exchange hashes, so all hosts
     /// have the same.
     flow_seed: u64,
-    guard: Guard,
+    guard: CoordinatorGuard,
     server_guard: ServerGuard,
     clock: Clock,
     arena: Arena,
@@ -208,7 +208,7 @@ fn switch_config(
     }
 }
 
-impl Manager {
+impl ManagerProcess {
     fn serve(
         &mut self,
         signals: &Signals<'_>,

@@ -1,7 +1,7 @@
 //! The networks to the other hosts: one, or two.
 
 use super::devices::say;
-use super::{BURST, Manager};
+use super::{BURST, ManagerProcess};
 use holdfast_io::Arena;
 use holdfast_io::port::{Look, Port};
 use holdfast_node::hub::paths::PATHS;
@@ -90,7 +90,7 @@ fn copy(packet: &Packet, arena: &mut Arena) -> Option<Packet> {
     Some(copy)
 }
 
-impl Manager {
+impl ManagerProcess {
     /// Reports by which network frames for other hosts travel, if that has changed. A
     /// host that neither network reaches is reported as away by others.
     pub(super) fn say_paths(&mut self) {

@@ -1,7 +1,7 @@
 //! The status of a running box.
 
-use super::lives::LONG_LIFE_OF_MANAGER;
-use super::{MILLISECOND, Manager};
+use super::restarts::LONG_LIFE_OF_MANAGER;
+use super::{MILLISECOND, ManagerProcess};
 use crate::config::{self, NamedPool, NamedStatistic, Plan, SwitchEntry};
 use holdfast_control::api::TraceStep;
 use holdfast_control::flows::Flow;
@@ -158,7 +158,7 @@ pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> (u32, TraceStep) {
     (step.stage.into(), TraceStep { packet: step.stamp, node: step.node.into(), text, place })
 }
 
-impl Manager {
+impl ManagerProcess {
     /// This host's name: the configured one if there are several, otherwise the machine's
     /// own.
     pub(super) fn host_name(&self) -> String {

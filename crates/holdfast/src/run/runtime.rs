@@ -1,16 +1,16 @@
 //! The role of a runtime: a process of its own, started by the guard for the manager.
 
+use super::control_transport::{ConfiguredTransport, Opened};
 use super::role::{self, NewKeys};
-use super::words::{Opened, Way};
 use super::workers::MOST_QUARANTINED;
 use super::{devices, levels, privileges};
 use crate::config::{ChainPlan, Plan};
 use holdfast_control::assignment::RuntimePlace;
 use holdfast_control::exit::{self, Failure};
+use holdfast_io::control_transport::shared_memory::Side;
 use holdfast_io::process::{Clock, thread_time};
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::Patience;
-use holdfast_io::words::shared_memory::Side;
 use holdfast_io::{VportGuest, capture};
 use holdfast_node::message::LastWord;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
@@ -36,7 +36,7 @@ const BURSTS: usize = 4;
 const MAX_SLEEP: u64 = 10_000_000;
 
 /// The process state of a runtime: all of it lies in the heap that a standby shares.
-struct World {
+struct RuntimeProcess {
     runtime: Runtime,
     guest: VportGuest,
     rx: Vec<Packet>,
@@ -65,22 +65,23 @@ pub fn main() -> Result<(), Failure> {
     }
     // The value is never dropped: with a standby it is the worker's, which may be in the
     // middle of a turn.
-    let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
-    let way = Way::prepare(&plan.state_servers, Side::Runtime);
+    let process =
+        Box::leak(standby::enter(|| RuntimeProcess::new(&mut given, &plan, has_standby))?);
+    let transport = ConfiguredTransport::prepare(&plan.state_servers, Side::Runtime);
     privileges::restrict_calls(&plan)?;
     drop(plan);
     let quarantine = core::mem::take(&mut given.assignment.role.quarantine);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
-        world.live(Turns::default(), lines.take(), &way, &quarantine);
+        process.live(Turns::default(), lines.take(), &transport, &quarantine);
         return Ok(());
     }
     if let Some(turn) = standby::turn() {
         announce_writes(standby::before, turn);
     }
-    let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
+    let (pair, watch) = (process.guest.pair(), Watch { beats: process.guest.beats(), patience });
     match standby::supervise(pair, watch, |turns| {
-        world.live(turns, lines.take(), &way, &quarantine)
+        process.live(turns, lines.take(), &transport, &quarantine)
     })
     .map_err(refused)?
     {
@@ -89,12 +90,12 @@ pub fn main() -> Result<(), Failure> {
     }
 }
 
-impl World {
+impl RuntimeProcess {
     fn new(
         given: &mut role::Given<RuntimePlace>,
         plan: &Plan,
         has_standby: bool,
-    ) -> Result<Box<World>, Failure> {
+    ) -> Result<Box<RuntimeProcess>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
         let spec = |chain: &ChainPlan| ChainSpec {
@@ -126,7 +127,7 @@ impl World {
         if let Some((ring, _)) = &given.keys {
             runtime.authenticate(ring, assignment.life);
         }
-        Ok(Box::new(World { runtime, guest, rx, tx }))
+        Ok(Box::new(RuntimeProcess { runtime, guest, rx, tx }))
     }
 
     /// Runs turns until it is fenced.
@@ -134,7 +135,7 @@ impl World {
         &mut self,
         mut turns: Turns,
         mut lines: Option<role::Lines>,
-        way: &Way,
+        transport: &ConfiguredTransport,
         quarantine: &Path,
     ) -> i32 {
         if turns.takes_over() {
@@ -144,7 +145,7 @@ impl World {
             self.set_aside(&mut turns, quarantine);
         }
         let mut new_keys = None;
-        let mut words = way.open();
+        let mut words = transport.open();
         let clock = Clock::new();
         let mut patience = Patience::new(SPINS);
         let mut is_due = true;
@@ -246,7 +247,7 @@ impl World {
         words: &mut Opened,
         now: u64,
     ) -> bool {
-        let World { runtime, guest, rx, tx } = self;
+        let RuntimeProcess { runtime, guest, rx, tx } = self;
         guest.beat();
         if let Some(ring) = new_keys.and_then(NewKeys::take) {
             runtime.set_keys(&ring);

@@ -1,28 +1,28 @@
 //! The start of a manager from its guard's assignment: the first makes ports, arena and
 //! switches, a later one takes over those that exist.
 //!
-//! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is
+//! In: the guard's assignment and descriptors. Out: a [`ManagerProcess`] that serves until it is
 //! told to stop.
 
 use super::answers::Waiting;
+use super::coordinator_guard::CoordinatorGuard;
 use super::devices::DeviceLook;
-use super::guard::Guard;
 use super::guard_link::{Assignment, GuardLink, ToGuard};
 use super::levels::Levels;
 use super::network::HostsNetwork;
 use super::role::{BfdKey, Keys};
 use super::state_server::ServerGuard;
 use super::{
-    BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, privileges,
+    BURST, MILLISECOND, ManagerNotes, ManagerProcess, Signals, devices, keys, lines, privileges,
     random_seed, switch_config,
 };
 use crate::config::{self, ControlEntry, Plan};
 use crate::control;
 use crate::control::Limits;
 use holdfast_control::exit::{self, Failure};
+use holdfast_io::control_transport::libfabric;
 use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
-use holdfast_io::words::libfabric;
 use holdfast_io::{Arena, Heartbeat, Mailbox};
 use holdfast_node::address::manager_of;
 use holdfast_node::channel::{FabricConfig, KeyRing};
@@ -103,7 +103,7 @@ pub fn manager_main() -> Result<(), Failure> {
             _ => devices::say(&format!("{failure}; it is tried again and again")),
         }
     }
-    let mut manager = Manager::new(assignment, plan, keys, (link, notes), fds)?;
+    let mut manager = ManagerProcess::new(assignment, plan, keys, (link, notes), fds)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     lines::begin().map_err(refused)?;
     let served = manager.serve(
@@ -119,14 +119,14 @@ pub fn manager_main() -> Result<(), Failure> {
     served
 }
 
-impl Manager {
+impl ManagerProcess {
     pub(super) fn new(
         assignment: Assignment,
         plan: Arc<Plan>,
         keys: Option<KeyRing>,
         (mut link, notes): (GuardLink, ManagerNotes),
         mut fds: impl Iterator<Item = OwnedFd>,
-    ) -> Result<Manager, Failure> {
+    ) -> Result<ManagerProcess, Failure> {
         let Assignment { incarnation, file, text, processes, buried, ref bfd_keys, .. } =
             assignment;
         let clock = Clock::new();
@@ -136,7 +136,7 @@ impl Manager {
         // Without an earlier coordinator there is nothing to remember.
         let succeeds = if plan.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
         let etcd = plan.etcd.as_ref();
-        let guard = Guard::new(&plan.cluster, control, state, etcd, incarnation, lives);
+        let guard = CoordinatorGuard::new(&plan.cluster, control, state, etcd, incarnation, lives);
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for port in &plan.ports {
             ports.push(devices::open(&port.device, incarnation, &link).map_err(devices::refused)?);
@@ -256,7 +256,7 @@ impl Manager {
         }
         let mut quarantine = assignment.control.clone().into_os_string();
         quarantine.push(".quarantine.pcapng");
-        let mut manager = Manager {
+        let mut manager = ManagerProcess {
             file,
             text: text.into(),
             applied: None,

@@ -12,18 +12,18 @@
 //! In: frames from its virtual port, and control messages from runtimes, if configured by
 //! another transport. Out: the same. Never: a packet of a flow.
 
-use super::lives::Lives;
+use super::control_transport::{ConfiguredTransport, Opened};
+use super::restarts::Restarts;
 use super::role::{self, NewKeys};
 use super::runtime::JOURNAL;
-use super::words::{Opened, Way};
-use super::{MILLISECOND, Manager, devices, privileges};
+use super::{MILLISECOND, ManagerProcess, devices, privileges};
 use crate::config::{NamedStatistic, Plan, ServerStandby};
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::status::Retry;
 use holdfast_io::VportGuest;
+use holdfast_io::control_transport::shared_memory::Side;
 use holdfast_io::process::Clock;
 use holdfast_io::standby::{self, Turns, Watch};
-use holdfast_io::words::shared_memory::Side;
 use holdfast_node::address::{MANAGER, NodeId, state_server_node};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::Peer;
@@ -63,7 +63,7 @@ pub(super) struct Past {
 }
 
 /// The process state of a state server: all of it lies in the heap that a standby shares.
-struct World {
+struct ServerProcess {
     server: StateServer,
     guest: VportGuest,
     rx: Vec<Packet>,
@@ -91,23 +91,23 @@ pub fn main() -> Result<(), Failure> {
     }
     // The value is never dropped: with a standby it is the worker's, which may be in the
     // middle of a turn.
-    let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
+    let process = Box::leak(standby::enter(|| ServerProcess::new(&mut given, &plan, has_standby))?);
     // The other servers have no control messages.
-    let way = if given.assignment.role.number == 0 {
-        Way::prepare(&plan.state_servers, Side::Server)
+    let transport = if given.assignment.role.number == 0 {
+        ConfiguredTransport::prepare(&plan.state_servers, Side::Server)
     } else {
-        Way::Fabric
+        ConfiguredTransport::Fabric
     };
     privileges::restrict_calls(&plan)?;
     drop(plan);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
-        world.live(Turns::default(), lines.take(), &way, &name, longest_sleep);
+        process.live(Turns::default(), lines.take(), &transport, &name, longest_sleep);
         return Ok(());
     }
-    let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
+    let (pair, watch) = (process.guest.pair(), Watch { beats: process.guest.beats(), patience });
     match standby::supervise(pair, watch, |turns| {
-        world.live(turns, lines.take(), &way, &name, longest_sleep)
+        process.live(turns, lines.take(), &transport, &name, longest_sleep)
     })
     .map_err(refused)?
     {
@@ -116,12 +116,12 @@ pub fn main() -> Result<(), Failure> {
     }
 }
 
-impl World {
+impl ServerProcess {
     fn new(
         given: &mut role::Given<Past>,
         plan: &Plan,
         has_standby: bool,
-    ) -> Result<Box<World>, Failure> {
+    ) -> Result<Box<ServerProcess>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
         // Within this time a flow's end has reached every copy, or a runtime with a copy
@@ -185,7 +185,7 @@ impl World {
         if let Some((ring, _)) = &given.keys {
             server.fabric().authenticate(ring, assignment.life);
         }
-        Ok(Box::new(World { server, guest, rx, tx }))
+        Ok(Box::new(ServerProcess { server, guest, rx, tx }))
     }
 
     /// Runs turns until it is killed, or a frame has ended two workers: this incarnation
@@ -194,7 +194,7 @@ impl World {
         &mut self,
         mut turns: Turns,
         mut lines: Option<role::Lines>,
-        way: &Way,
+        transport: &ConfiguredTransport,
         name: &str,
         longest_sleep: u64,
     ) -> i32 {
@@ -208,7 +208,7 @@ impl World {
             return i32::from(exit::UNAVAILABLE);
         }
         let mut new_keys = None;
-        let mut words = way.open();
+        let mut words = transport.open();
         let clock = Clock::new();
         loop {
             let burst = turns.begin(BURST);
@@ -238,7 +238,7 @@ impl World {
         words: &mut Opened,
         now: u64,
     ) -> bool {
-        let World { server, guest, rx, tx } = self;
+        let ServerProcess { server, guest, rx, tx } = self;
         guest.beat();
         if let Some(ring) = new_keys.and_then(NewKeys::take) {
             server.fabric().set_keys(&ring);
@@ -275,7 +275,7 @@ pub(super) struct ServerGuard {
 struct Guarded {
     /// The number of its incarnations under this manager.
     count: u32,
-    lives: Lives,
+    restarts: Restarts,
     /// The end of the last one.
     cause: String,
 }
@@ -294,8 +294,8 @@ impl ServerGuard {
 
     /// The retry that `status` shows for this state server if it keeps ending.
     pub(super) fn retry(&self, number: u16, is_there: bool, now: u64) -> Option<Retry> {
-        let Guarded { lives, cause, .. } = self.servers.get(usize::from(number))?;
-        lives.retry(is_there, cause, now)
+        let Guarded { restarts, cause, .. } = self.servers.get(usize::from(number))?;
+        restarts.retry(is_there, cause, now)
     }
 
     /// Notes that an incarnation has ended.
@@ -303,7 +303,7 @@ impl ServerGuard {
         let name = name(number, self.servers.len() as u16);
         let Some(server) = self.servers.get_mut(usize::from(number)) else { return };
         cause.clone_into(&mut server.cause);
-        let when = server.lives.ended(now);
+        let when = server.restarts.ended(now);
         let meanwhile = if has_traffic { "; flows go on meanwhile" } else { "" };
         devices::say(&format!(
             "{name} has ended ({cause}): it is started again {when}, and runtimes tell it what they have{meanwhile}"
@@ -311,7 +311,7 @@ impl ServerGuard {
     }
 }
 
-impl Manager {
+impl ManagerProcess {
     /// Starts state servers that are due, and ends those that hang.
     pub(super) fn look_after_state_servers(&mut self, now: u64) {
         for number in 0..self.server_guard.servers.len() as u16 {
@@ -319,7 +319,7 @@ impl Manager {
                 .workers
                 .iter_mut()
                 .find(|worker| worker.peer.node == state_server_node(number));
-            if self.server_guard.servers[usize::from(number)].lives.look_after(present, now)
+            if self.server_guard.servers[usize::from(number)].restarts.look_after(present, now)
                 && let Err(error) = self.start_state_server(number, now)
             {
                 self.server_guard.ended(number, &error.to_string(), self.is_ready, now);
@@ -330,7 +330,7 @@ impl Manager {
     fn start_state_server(&mut self, number: u16, now: u64) -> std::io::Result<()> {
         let manager = self.server_guard.manager;
         let server = &mut self.server_guard.servers[usize::from(number)];
-        server.lives.begun(now);
+        server.restarts.begun(now);
         server.count += 1;
         // A manager with more of them has pauses of seconds in between.
         let incarnation = manager << 16 | server.count & 0xffff;
@@ -369,7 +369,7 @@ mod tests {
         }
         guard.ended(7, "of an earlier configuration", true, 5);
         let due: Vec<bool> =
-            guard.servers.iter_mut().map(|server| server.lives.look_after(None, 5)).collect();
+            guard.servers.iter_mut().map(|server| server.restarts.look_after(None, 5)).collect();
         assert_eq!(due, [true, false]);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::guard_link::{Buried, FromGuard, Stored, ToGuard};
 use super::role::{Assignment, Keys};
-use super::{BURST, MILLISECOND, Manager, devices, keys};
+use super::{BURST, MILLISECOND, ManagerProcess, devices, keys};
 use crate::files;
 use holdfast_control::assignment::RuntimePlace;
 use holdfast_control::status::{LocalStandby, Protected};
@@ -173,7 +173,7 @@ impl Worker {
     }
 }
 
-impl Manager {
+impl ManagerProcess {
     /// The protection, of those of these runtimes that run here, against the end of their
     /// process.
     pub(super) fn protected_locally(&self, which: &[NodeId]) -> Protected {

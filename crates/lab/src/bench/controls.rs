@@ -8,9 +8,9 @@
 //! fabric the endpoints' frames go from thread to thread directly: in a box the manager
 //! carries them, which takes two more steps.
 
-use holdfast_io::words::libfabric::{self, LibfabricWords};
-use holdfast_io::words::shared_memory::{SharedMemoryWords, Side};
-use holdfast_io::words::{Address, Driver, Words};
+use holdfast_io::control_transport::libfabric::{self, LibfabricTransport};
+use holdfast_io::control_transport::shared_memory::{SharedMemoryTransport, Side};
+use holdfast_io::control_transport::{Address, ControlTransport, Driver};
 use holdfast_node::address::NodeId;
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_protection::Peer;
@@ -297,8 +297,8 @@ fn row(transport: String, (server, runtime): Pair, plan: &Plan) -> Result<Row, S
 /// Both sides' ends, tied as hello and welcome tie them.
 fn tied<T: Driver + Send + 'static>(mut server: T, mut runtime: T) -> Result<Pair, String> {
     let refused = |_| "the ends cannot be tied".to_owned();
-    let hello: Address = Words::open(&mut runtime, SERVER.node).map_err(refused)?;
-    let welcome = Words::open(&mut server, RUNTIME.node).map_err(refused)?;
+    let hello: Address = ControlTransport::open(&mut runtime, SERVER.node).map_err(refused)?;
+    let welcome = ControlTransport::open(&mut server, RUNTIME.node).map_err(refused)?;
     server.connect(RUNTIME.node, &hello).map_err(refused)?;
     runtime.connect(SERVER.node, &welcome).map_err(refused)?;
     Ok((
@@ -317,7 +317,7 @@ pub fn run(plan: &Plan, mut skip: impl FnMut(&str)) -> Result<Vec<Row>, String> 
     }
     let (server, runtime) = ByFabric::pair();
     let mut rows = vec![row("fabric".to_owned(), (Box::new(server), Box::new(runtime)), plan)?];
-    let memory = |side| SharedMemoryWords::new(side).map_err(|error| error.to_string());
+    let memory = |side| SharedMemoryTransport::new(side).map_err(|error| error.to_string());
     rows.push(row(
         "shared-memory".to_owned(),
         tied(memory(Side::Server)?, memory(Side::Runtime)?)?,
@@ -328,7 +328,7 @@ pub fn run(plan: &Plan, mut skip: impl FnMut(&str)) -> Result<Vec<Row>, String> 
             skip(&why);
             continue;
         }
-        let side = || LibfabricWords::new(provider, |_| {});
+        let side = || LibfabricTransport::new(provider, |_| {});
         rows.push(row(format!("libfabric {provider}"), tied(side()?, side()?)?, plan)?);
     }
     Ok(rows)

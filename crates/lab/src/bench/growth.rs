@@ -10,8 +10,8 @@
 //! A row counts only if every flow has one owner, at the right place, to which the
 //! switch's route leads, and everything is protected again.
 
+use super::bench_box::{MakeChain, first_packet};
 use super::traffic::FRAME_LEN;
-use super::world::{MakeChain, first_packet};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
 use holdfast_node::channel::{FabricConfig, Overheard};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};

@@ -8,9 +8,9 @@
 //! agree. The cases take turns, so that a noisy machine disturbs both alike. Frames come
 //! in an order without locality.
 
+use super::bench_box::MakeChain;
 use super::served::{Functions, Served};
 use super::traffic::{self, FRAME_LEN};
-use super::world::MakeChain;
 use super::{PlaysOnce, median};
 use holdfast_sim::Random;
 use serde::Serialize;

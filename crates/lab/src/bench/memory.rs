@@ -6,7 +6,7 @@
 //! to come back. Memory is the sum of the proportional set sizes of all processes of the
 //! box, so shared pages count once. A row counts only if the box has every flow.
 
-use super::world::room_for;
+use super::bench_box::room_for;
 use crate::demo::scenario::addresses;
 use crate::running::RunningBox;
 use crate::topology::Topology;

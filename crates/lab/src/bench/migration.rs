@@ -4,9 +4,9 @@
 //! datagram was lost or reordered. The plan is that of NFVactor's figure on migration.
 //! The time counts only if every flow is where it was sent, and the ledger is clean.
 
+use super::bench_box::{BenchBox, FIRST, MakeChain, SECOND, first_packet};
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
-use super::world::{FIRST, MakeChain, SECOND, World, first_packet};
 use holdfast_node::address::SWITCH;
 use holdfast_node::message::{Control, MemberState};
 use holdfast_protection::Plan as Preset;
@@ -157,7 +157,7 @@ impl Book {
 }
 
 struct Bench {
-    world: World,
+    world: BenchBox,
     book: Book,
     next: usize,
     /// Number of the latest order.
@@ -174,7 +174,7 @@ fn datagram(flow: usize, number: u32) -> [u8; FRAME_LEN] {
 
 impl Bench {
     fn new(flows: usize, make: MakeChain<'_>, preset: Preset) -> Result<Bench, String> {
-        let mut world = World::new(flows, make, &|| preset.build())?;
+        let mut world = BenchBox::new(flows, make, &|| preset.build())?;
         let mut book = Book::new(flows);
         world.open(flows, |flow| datagram(flow, 0), |frame| book.check(0, frame))?;
         world.show(&[SWITCH], [MemberState::Running; 2], 2);

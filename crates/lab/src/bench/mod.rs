@@ -3,6 +3,7 @@
 //! Figures are compared within one run on one machine; absolute times are of that
 //! machine.
 
+mod bench_box;
 mod chains;
 mod churn;
 mod command;
@@ -28,10 +29,9 @@ mod served;
 pub mod takeover;
 pub mod tenants;
 mod traffic;
-mod world;
 
+pub use bench_box::MakeChain;
 pub use command::{Churning, Plan};
-pub use world::MakeChain;
 
 use datapath::PlaysOnce;
 use holdfast_wire::header::proto;

@@ -7,8 +7,8 @@
 //! same addresses as before; of some flows, packets in both directions must come through
 //! with their counters right.
 
+use super::bench_box::{BenchBox, FIRST, MakeChain, SECOND, first_packet};
 use super::traffic::{self, FRAME_LEN};
-use super::world::{FIRST, MakeChain, SECOND, World, first_packet};
 use super::{between, median};
 use holdfast_node::address::SWITCH;
 use holdfast_node::message::{Control, MemberState};
@@ -101,7 +101,7 @@ type Leaves = [u8; 12];
 
 impl Round {
     fn measure(flows: usize, make: MakeChain<'_>) -> Result<Round, String> {
-        let mut world = World::new(flows, make, &|| Preset::NFVACTOR.build())?;
+        let mut world = BenchBox::new(flows, make, &|| Preset::NFVACTOR.build())?;
         let mut leaves: Vec<Leaves> = Vec::with_capacity(flows);
         world.open(flows, first_packet, |frame| leaves.push(ends(frame)))?;
         if world.copies(1) != flows {
@@ -173,7 +173,7 @@ fn ends(frame: &[u8]) -> Leaves {
 
 /// Sends a packet and a reply of some flows, spread over all of them. Both must come out
 /// as before the kill, and counters must continue.
-fn check(world: &mut World, leaves: &[Leaves]) -> Result<usize, String> {
+fn check(world: &mut BenchBox, leaves: &[Leaves]) -> Result<usize, String> {
     let step = (leaves.len() / SAMPLE).max(1);
     let sample: Vec<usize> = (0..leaves.len()).step_by(step).collect();
     for flow in &sample {
@@ -203,7 +203,7 @@ fn check(world: &mut World, leaves: &[Leaves]) -> Result<usize, String> {
 }
 
 /// Sends one frame, and returns it as it comes out.
-fn one(world: &mut World, frame: &[u8; FRAME_LEN]) -> Result<[u8; FRAME_LEN], String> {
+fn one(world: &mut BenchBox, frame: &[u8; FRAME_LEN]) -> Result<[u8; FRAME_LEN], String> {
     world.send(frame);
     let mut out = None;
     for _ in 0..16 {
@@ -240,7 +240,7 @@ mod tests {
     /// A flow that leaves with other addresses than before is found.
     #[test]
     fn a_flow_that_changed_is_found() {
-        let mut world = World::new(10, &chain, &|| Preset::NFVACTOR.build()).unwrap();
+        let mut world = BenchBox::new(10, &chain, &|| Preset::NFVACTOR.build()).unwrap();
         let mut leaves = Vec::new();
         world.open(10, first_packet, |frame| leaves.push(ends(frame))).unwrap();
         leaves[5][3] ^= 1;

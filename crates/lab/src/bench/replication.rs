@@ -10,10 +10,10 @@
 //! come in an order without locality: no two of a burst share a flow, and every packet
 //! has a state of its own to send.
 
+use super::bench_box::MakeChain;
 use super::datapath::{Alone, BURST, Pair, PlaysOnce, Runs};
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
-use super::world::MakeChain;
 use holdfast_protection::Plan as Preset;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use serde::Serialize;

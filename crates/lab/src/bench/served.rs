@@ -2,7 +2,7 @@
 //! switch and coordinator.
 
 use super::PlaysOnce;
-use super::world::{MakeChain, room_for};
+use super::bench_box::{MakeChain, room_for};
 use crate::daemon;
 use holdfast_control::assignment::{Assignment, RuntimePlace};
 use holdfast_io::process::{Clock, Watched};

@@ -7,9 +7,9 @@
 //! left behind a later one of their flow; times count only if there are none.
 
 use super::PlaysOnce;
+use super::bench_box::MakeChain;
 use super::served::{self, Functions, Served};
 use super::traffic::{self, FRAME_LEN, percentile};
-use super::world::MakeChain;
 use holdfast_sim::Random;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;

@@ -9,9 +9,9 @@
 //! standby. No time counts if a packet of either is lost, doubled or late.
 
 use super::PlaysOnce;
+use super::bench_box::MakeChain;
 use super::served::{Functions, Served, processors};
 use super::traffic::{self, FRAME_LEN, percentile};
-use super::world::MakeChain;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -33,7 +33,7 @@ mod timers;
 use crate::address::{COORDINATOR, MANAGER, NodeId};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, LastWord, PoolId, TraceStep};
-use crate::state::Words;
+use crate::state::ControlTransport;
 use core::num::NonZeroU64;
 use core::sync::atomic::AtomicU64;
 use counted::Counted;
@@ -472,7 +472,7 @@ impl Runtime {
         rx: &mut Vec<Packet>,
         tx: &mut Vec<Packet>,
         pool: &mut dyn PacketPool,
-        mut words: Option<&mut (dyn Words + '_)>,
+        mut words: Option<&mut (dyn ControlTransport + '_)>,
         clock: u64,
     ) -> bool {
         let elapsed = if self.clock == 0 { 0 } else { clock.saturating_sub(self.clock) };

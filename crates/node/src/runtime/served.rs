@@ -11,7 +11,7 @@
 use super::{Lane, Runtime};
 use crate::address::{state_server_node, state_server_number};
 use crate::message::PoolId;
-use crate::state::{Pools, StateSession, Words};
+use crate::state::{ControlTransport, Pools, StateSession};
 use core::ops::Range;
 use holdfast_nf::shared::{Part, PoolBackend};
 use holdfast_protection::Peer;
@@ -213,7 +213,7 @@ impl Runtime {
     }
 
     /// Takes in the server's messages on the control transport. True if there were any.
-    pub(super) fn hear_words(&mut self, words: &mut dyn Words) -> bool {
+    pub(super) fn hear_words(&mut self, words: &mut dyn ControlTransport) -> bool {
         let clock = self.clock;
         let Runtime { served: Some(Served { sessions, lists, statistics, .. }), lanes, .. } = self
         else {
@@ -234,7 +234,10 @@ impl Runtime {
 
     /// Sends the pools' messages, and announces this runtime as soon as the servers know
     /// it. True if any message has gone on the control transport.
-    pub(super) fn speak_with_server(&mut self, words: Option<&mut (dyn Words + '_)>) -> bool {
+    pub(super) fn speak_with_server(
+        &mut self,
+        words: Option<&mut (dyn ControlTransport + '_)>,
+    ) -> bool {
         let clock = self.clock;
         let Runtime { served: Some(served), lanes, migrations, recoveries, fabric, .. } = self
         else {

@@ -22,7 +22,7 @@ pub mod transport;
 
 pub use server::{StateServer, StateServerConfig};
 pub use session::{Pools, StateSession};
-pub use transport::Words;
+pub use transport::ControlTransport;
 
 use holdfast_state::{Form, Message};
 use holdfast_wire::DropReason;

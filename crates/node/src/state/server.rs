@@ -4,7 +4,7 @@
 //! about deaths, and each instance about its own flows only.
 
 use super::stream::Stream;
-use super::transport::Words;
+use super::transport::ControlTransport;
 use super::{End, GREETING_AT_MOST, Greeting, carry, of_session, unframed};
 use crate::address::{COORDINATOR, NodeId, STATE_SERVER};
 use crate::ahead;
@@ -197,7 +197,11 @@ impl StateServer {
 
     /// As [`StateServer::turn`], where sessions may use the control transport `words`.
     /// True if words came or went.
-    pub fn turn_with(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) -> bool {
+    pub fn turn_with(
+        &mut self,
+        mut words: Option<&mut (dyn ControlTransport + '_)>,
+        now: u64,
+    ) -> bool {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             self.end_others(*peer);
@@ -245,7 +249,7 @@ impl StateServer {
         had_words
     }
 
-    fn hear_words(&mut self, words: &mut dyn Words, now: u64) -> bool {
+    fn hear_words(&mut self, words: &mut dyn ControlTransport, now: u64) -> bool {
         let mut is_any = false;
         let peers: Vec<Peer> = self.streams.keys().copied().collect();
         for peer in peers {
@@ -516,7 +520,7 @@ impl StateServer {
     }
 
     /// Begins the sessions that can begin.
-    fn welcome(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) {
+    fn welcome(&mut self, mut words: Option<&mut (dyn ControlTransport + '_)>, now: u64) {
         let is_meant = |(peer, caller): (&Peer, &(Greeting, Option<End>))| {
             (self.members.get(&peer.node) == Some(peer)).then_some((*peer, *caller))
         };
@@ -572,7 +576,7 @@ impl StateServer {
         }
     }
 
-    fn speak(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) -> bool {
+    fn speak(&mut self, mut words: Option<&mut (dyn ControlTransport + '_)>, now: u64) -> bool {
         let StateServer { refused, fabric, .. } = self;
         refused.retain(|peer, session| {
             fabric.peer(peer.node) == Some(*peer)

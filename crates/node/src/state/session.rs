@@ -4,7 +4,7 @@
 //! of statistics. Out: records, words, calls of pools and of parts of statistics.
 
 use super::stream::Stream;
-use super::transport::{Address, Words};
+use super::transport::{Address, ControlTransport};
 use super::{End, Greeting, carry, of_session, unframed};
 use crate::address::NodeId;
 use crate::channel::Fabric;
@@ -212,7 +212,7 @@ impl StateSession {
     /// The reason to count. The session has ended, and another one begins.
     pub fn hear_words(
         &mut self,
-        words: &mut dyn Words,
+        words: &mut dyn ControlTransport,
         pools: &mut dyn Pools,
         now: u64,
     ) -> Result<bool, DropReason> {
@@ -283,7 +283,7 @@ impl StateSession {
     pub fn advance_with(
         &mut self,
         fabric: &mut Fabric,
-        mut words: Option<&mut (dyn Words + '_)>,
+        mut words: Option<&mut (dyn ControlTransport + '_)>,
         pools: &mut dyn Pools,
         now: u64,
     ) -> bool {

@@ -17,7 +17,7 @@
 //! In: words that have arrived, messages to be sent, the time. Out: the same. Never: a
 //! message of another session, out of order, or twice.
 
-use super::transport::{Lost, Words};
+use super::transport::{ControlTransport, Lost};
 use crate::address::NodeId;
 use holdfast_state::{Form, Message, Opcode};
 use holdfast_wire::DropReason;
@@ -94,7 +94,7 @@ impl Stream {
     /// [`DropReason::Malformed`] for words that no side sends, or the error of `hear`.
     pub(super) fn receive(
         &mut self,
-        words: &mut dyn Words,
+        words: &mut dyn ControlTransport,
         node: NodeId,
         now: u64,
         mut hear: impl FnMut(Message) -> Result<(), DropReason>,
@@ -191,7 +191,7 @@ impl Stream {
     /// does not answer.
     pub(super) fn send(
         &mut self,
-        words: &mut dyn Words,
+        words: &mut dyn ControlTransport,
         node: NodeId,
         now: u64,
         is_waiting: bool,
@@ -308,7 +308,7 @@ mod tests {
     #[derive(Default)]
     struct Loop(VecDeque<u32>);
 
-    impl Words for Loop {
+    impl ControlTransport for Loop {
         fn transport(&self) -> Transport {
             Transport::SharedMemory
         }

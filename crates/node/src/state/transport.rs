@@ -8,9 +8,9 @@
 //! session have nowhere to arrive. Between the ends go words, in order and without
 //! frames; `stream` makes a session of them.
 //!
-//! A driver implements [`Words`]: shared memory and remote writes in `io`, a network with
+//! A driver implements [`ControlTransport`]: shared memory and remote writes in `io`, a network with
 //! losses in the simulator. The driver is called, and never calls. Delivery is not
-//! promised: of the words of one [`Words::send`] a driver may lose all from some word on,
+//! promised: of the words of one [`ControlTransport::send`] a driver may lose all from some word on,
 //! and everything behind them until a later call. A connection that breaks and is made
 //! anew does that.
 
@@ -70,7 +70,7 @@ impl fmt::Debug for Address {
 pub struct Lost;
 
 /// A driver of a control transport, with at most one end for each node. See the module.
-pub trait Words {
+pub trait ControlTransport {
     /// The transport: both sides of a session need the same.
     fn transport(&self) -> Transport;
 

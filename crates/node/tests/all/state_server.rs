@@ -14,7 +14,7 @@ use holdfast_nf::shared::{Counters, Lease, Part, PoolBackend, RequestPool};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, NodeId, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
-use holdfast_node::state::{Pools, StateServer, StateServerConfig, StateSession, Words};
+use holdfast_node::state::{ControlTransport, Pools, StateServer, StateServerConfig, StateSession};
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
 use holdfast_wire::DropReason;
@@ -418,7 +418,10 @@ impl World {
             true
         };
         if let Some(server) = &mut self.server {
-            server.turn_with(self.ways.as_mut().map(|ways| ways as &mut dyn Words), self.now);
+            server.turn_with(
+                self.ways.as_mut().map(|ways| ways as &mut dyn ControlTransport),
+                self.now,
+            );
             server.fabric().poll_transmit(self.now, &mut transmit);
         }
         for instance in self.instances.values_mut() {

@@ -1,7 +1,7 @@
 //! The end of a world: connections, buffers and remembered states are counted.
 
 use super::hosts::WITNESS;
-use super::looks::served;
+use super::probes::served;
 use super::served::Servers;
 use super::{BEGIN, Process, World};
 use crate::peers::Progress;
@@ -53,7 +53,7 @@ impl World {
         if let Some(servers) = &self.servers {
             drops.add(&servers.drops());
         }
-        if self.fate.is_some() {
+        if self.schedule.is_some() {
             if !self.healed {
                 let when = When::Time(self.now - BEGIN);
                 self.done.push(Step { when, whom: Whom::World, how: How::Heal });

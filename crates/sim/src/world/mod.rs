@@ -12,11 +12,11 @@ mod clocks;
 mod coordinator;
 mod draw;
 mod end;
-mod fate;
+mod fault_schedule;
 mod fragments;
 mod hosts;
 mod links;
-mod looks;
+mod probes;
 mod report;
 mod rules;
 mod sending;
@@ -28,7 +28,7 @@ mod streams;
 pub use report::{Faults, Report};
 
 use self::coordinator::Lives;
-use self::fate::Fate;
+use self::fault_schedule::FaultSchedule;
 use self::hosts::{Hosts, Site, WITNESS};
 use self::links::Cuts;
 use self::sending::rivals;
@@ -134,7 +134,7 @@ pub struct World {
     chains: u16,
     /// The plan; in a drawn world, what the world begins with.
     plan: Plan,
-    fate: Option<Fate>,
+    schedule: Option<FaultSchedule>,
     /// For packets to a runtime whose ring is small, by switch and stamp: whether the
     /// first copy found room.
     fits: BTreeMap<(Peer, (NodeId, u64)), bool>,
@@ -205,11 +205,11 @@ pub struct World {
 impl World {
     /// A world drawn from the scenario's seed.
     pub fn new(scenario: Scenario, trace: bool) -> World {
-        let (plan, fate) = fate::draw(&scenario);
+        let (plan, schedule) = fault_schedule::draw(&scenario);
         let mut world = World::of(scenario, plan, trace);
-        world.coordinator.faults_left = fate.coordinator_faults;
-        world.hosts.faults_left = fate.hub_faults;
-        world.begin_fate(fate);
+        world.coordinator.faults_left = schedule.coordinator_faults;
+        world.hosts.faults_left = schedule.hub_faults;
+        world.begin_schedule(schedule);
         world.begin_servers_fate();
         world
     }
@@ -307,7 +307,7 @@ impl World {
             (scenario.preset.may_forget() > 0).then(|| Loss::new(scenario.preset, on_the_way));
         let mut world = World {
             chains,
-            fate: None,
+            schedule: None,
             fits: BTreeMap::new(),
             in_hand: BTreeMap::new(),
             last_words: BTreeMap::new(),
@@ -404,7 +404,7 @@ impl World {
             );
             self.follow_plan();
             // A drawn world has shown enough by now; a planned one is wanted whole.
-            if self.fate.is_some() && self.checkers.violations.len() > 8 {
+            if self.schedule.is_some() && self.checkers.violations.len() > 8 {
                 break;
             }
         }
@@ -637,7 +637,7 @@ impl World {
                 self.hurry_coordinator();
                 self.at(self.now + 10 * MILLISECOND, Event::Heal);
             }
-            Event::Heal if self.fate.is_some() => self.fate_is_over(),
+            Event::Heal if self.schedule.is_some() => self.fate_is_over(),
             Event::Heal => self.heal(),
             Event::Check => {
                 self.check_owners();

@@ -1,4 +1,4 @@
-//! Steps that are done to a world: by a plan, or by [fate](super::fate), which records
+//! Steps that are done to a world: by a plan, or by [schedule](super::fault_schedule), which records
 //! what it did as one.
 
 use super::hosts::{Site, WITNESS};
@@ -18,7 +18,7 @@ use holdfast_protection::Peer;
 impl World {
     /// Takes the plan's next step between two events, if it is due.
     pub(super) fn follow_plan(&mut self) {
-        if self.fate.is_some() {
+        if self.schedule.is_some() {
             return;
         }
         let next = self.plan.steps.get(self.done.len()).copied();

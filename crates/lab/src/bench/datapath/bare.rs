@@ -1,8 +1,8 @@
 //! The baseline of the datapath benchmark: a plain hash table from both keys to the
 //! flow's state, and a loop.
 
+use super::super::bench_box::grant_all;
 use super::super::traffic::{FRAME_LEN, Player};
-use super::super::world::grant_all;
 use super::{BURST, PlaysOnce};
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
 use holdfast_protection::flows::{Found, KeyTable};

@@ -15,9 +15,9 @@ pub(super) use pair::{Beside, LEASE, Pair, SERVER, introduce, server};
 pub(super) use runtime::{Alone, Runs, Sink, ToRuntime, missing, runtime};
 pub(super) use stateless::Stateless;
 
+use super::bench_box::MakeChain;
 use super::median;
 use super::traffic::{self, FRAME_LEN, Player};
-use super::world::MakeChain;
 use bare::Bare;
 use holdfast_protection::Plan as Preset;
 use holdfast_wire::nsh::Flags;

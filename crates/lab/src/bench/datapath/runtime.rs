@@ -1,8 +1,8 @@
 //! A runtime, and the frames that a switch would send it.
 
+use super::super::bench_box::{grant_all, room_for};
 use super::super::churn::Churn;
 use super::super::traffic::{self, Player};
-use super::super::world::{grant_all, room_for};
 use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
 use holdfast_node::address::{FIRST_RUNTIME, SWITCH, mac_of, mac_of_life};

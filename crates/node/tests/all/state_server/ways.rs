@@ -4,7 +4,7 @@
 
 use crate::random::Random;
 use holdfast_node::address::{NodeId, STATE_SERVER};
-use holdfast_node::state::transport::{Address, Lost, Transport, Words};
+use holdfast_node::state::transport::{Address, ControlTransport, Lost, Transport};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -102,7 +102,7 @@ impl Between {
     }
 }
 
-impl Words for Ways {
+impl ControlTransport for Ways {
     fn transport(&self) -> Transport {
         Transport::RemoteWrite
     }

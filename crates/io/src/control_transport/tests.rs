@@ -1,7 +1,7 @@
 //! Two sides of each driver in one process.
 
-use super::libfabric::{self, LibfabricWords};
-use super::shared_memory::{SharedMemoryWords, Side};
+use super::libfabric::{self, LibfabricTransport};
+use super::shared_memory::{SharedMemoryTransport, Side};
 use super::{Address, Driver, Lost};
 use crate::wait::sleep;
 use std::time::{Duration, Instant};
@@ -14,13 +14,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Pair = (Box<dyn Driver>, Box<dyn Driver>);
 
 fn shared_memory() -> Pair {
-    let driver = |side| Box::new(SharedMemoryWords::new(side).expect("there is memory"));
+    let driver = |side| Box::new(SharedMemoryTransport::new(side).expect("there is memory"));
     (driver(Side::Server), driver(Side::Runtime))
 }
 
 fn by_libfabric(provider: &str) -> Pair {
-    let driver =
-        || Box::new(LibfabricWords::new(provider, |text| panic!("{text}")).expect("it was there"));
+    let driver = || {
+        Box::new(LibfabricTransport::new(provider, |text| panic!("{text}")).expect("it was there"))
+    };
     (driver(), driver())
 }
 

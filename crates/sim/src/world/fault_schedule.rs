@@ -23,7 +23,7 @@ struct Kinds {
 }
 
 /// The fault schedule, see the module.
-pub(super) struct Fate {
+pub(super) struct FaultSchedule {
     random: Random,
     kinds: Kinds,
     pub(super) faults_left: u64,
@@ -91,7 +91,7 @@ fn unplugs(scenario: &Scenario) -> bool {
 }
 
 /// The world and the fault schedule that a scenario's seed stands for.
-pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
+pub(super) fn draw(scenario: &Scenario) -> (Plan, FaultSchedule) {
     let mut random = Random::new(scenario.seed);
     let runtimes = 3;
     let mut kinds =
@@ -149,7 +149,7 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
         lasts: 60 * SECOND,
         ..Plan::default()
     };
-    let fate = Fate {
+    let schedule = FaultSchedule {
         random,
         kinds,
         faults_left,
@@ -160,38 +160,38 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
         slownesses,
         drains,
     };
-    (plan, fate)
+    (plan, schedule)
 }
 
 impl World {
     /// Schedules everything that is to happen.
-    pub(super) fn begin_fate(&mut self, mut fate: Fate) {
-        let random = &mut fate.random;
+    pub(super) fn begin_schedule(&mut self, mut schedule: FaultSchedule) {
+        let random = &mut schedule.random;
         let mut due: Vec<(u64, Event)> = Vec::new();
         let mut at_some_time = |random: &mut Random, count: u64, event: fn() -> Event| {
             due.extend((0..count).map(|_| (BEGIN + some_time(random, 0, 4000), event())));
         };
-        at_some_time(random, fate.coordinator_faults, || Event::CoordinatorFault);
-        at_some_time(random, fate.hub_faults, || Event::HubFault);
-        at_some_time(random, fate.coordinator_cuts, || Event::CoordinatorCut);
-        at_some_time(random, fate.slownesses, || Event::Slowness);
+        at_some_time(random, schedule.coordinator_faults, || Event::CoordinatorFault);
+        at_some_time(random, schedule.hub_faults, || Event::HubFault);
+        at_some_time(random, schedule.coordinator_cuts, || Event::CoordinatorCut);
+        at_some_time(random, schedule.slownesses, || Event::Slowness);
         let starvations = starvations_of(&self.scenario);
         at_some_time(&mut Random::new(self.scenario.seed ^ 0x6275_7379), starvations, || {
             Event::Starvation
         });
         let first_fault = BEGIN + some_time(random, 300, 1200);
-        due.push((first_fault, if fate.faults_left == 0 { Event::Heal } else { Event::Fault }));
+        due.push((first_fault, if schedule.faults_left == 0 { Event::Heal } else { Event::Fault }));
         due.push((first_fault - some_time(random, 0, 200), Event::Move));
-        if fate.drains {
+        if schedule.drains {
             let node = FIRST_RUNTIME + random.range(0, self.plan.runtimes.into()) as NodeId;
             due.push((first_fault + some_time(random, 0, 1500), Event::Drain(node)));
         }
-        self.fate = Some(fate);
+        self.schedule = Some(schedule);
         due.into_iter().for_each(|(time, event)| self.at(time, event));
     }
 
-    fn fate(&mut self) -> Option<&mut Fate> {
-        self.fate.as_mut()
+    fn schedule(&mut self) -> Option<&mut FaultSchedule> {
+        self.schedule.as_mut()
     }
 
     fn now_as(&self, make: impl Fn(u64) -> When) -> When {
@@ -202,8 +202,8 @@ impl World {
     pub(super) fn fault(&mut self) {
         let may_fail = self.may_fail();
         let now = self.now;
-        let Some(fate) = self.fate() else { return };
-        if fate.faults_left > 0 {
+        let Some(schedule) = self.schedule() else { return };
+        if schedule.faults_left > 0 {
             if !may_fail {
                 return self.at(now + 500 * MICROSECOND, Event::Fault);
             }
@@ -211,9 +211,9 @@ impl World {
         }
         // The contract is one failure at a time, with re-protection between. How soon the
         // next one follows is left to the seed.
-        let Some(fate) = self.fate() else { return };
-        let pause = some_time(&mut fate.random, 0, 900) * fate.random.range(0, 2);
-        let next = if fate.faults_left > 0 { Event::Fault } else { Event::Heal };
+        let Some(schedule) = self.schedule() else { return };
+        let pause = some_time(&mut schedule.random, 0, 900) * schedule.random.range(0, 2);
+        let next = if schedule.faults_left > 0 { Event::Fault } else { Event::Heal };
         self.at(now + pause, next);
     }
 
@@ -221,7 +221,9 @@ impl World {
     fn strike(&mut self) {
         let there: Vec<NodeId> = self.processes.keys().map(|peer| peer.node).collect();
         let when = self.now_as(When::Safe);
-        let Some(Fate { random, kinds, faults_left, .. }) = self.fate() else { return };
+        let Some(FaultSchedule { random, kinds, faults_left, .. }) = self.schedule() else {
+            return;
+        };
         let node = there[random.range(0, there.len() as u64) as usize];
         let pause = random.range(100, 1500) * MILLISECOND;
         // Cuts of every length up to 2 s, by magnitude: some end before the node is given
@@ -252,7 +254,7 @@ impl World {
     fn host_strike(&mut self) -> Option<Step> {
         let (is_possible, when) =
             (self.hosts.are_several() && self.may_lose_host(), self.now_as(When::Safe));
-        let random = &mut self.fate.as_mut().filter(|_| is_possible)?.random;
+        let random = &mut self.schedule.as_mut().filter(|_| is_possible)?.random;
         let (is_wanted, host) = (random.chance(600), random.range(0, HOSTS.into()) as u16);
         let magnitude = random.range(4, 12);
         let time = random.range(1, 1 << magnitude) * MILLISECOND;
@@ -267,7 +269,7 @@ impl World {
     /// Orders flows to move, whatever else goes on.
     pub(super) fn order_move(&mut self) {
         let (when, nodes, now) = (self.now_as(When::Time), self.nodes(), self.now);
-        let Some(Fate { random, moves_left, .. }) = self.fate() else { return };
+        let Some(FaultSchedule { random, moves_left, .. }) = self.schedule() else { return };
         if *moves_left == 0 {
             return;
         }
@@ -285,8 +287,8 @@ impl World {
     /// Brings a runtime that was taken out of service back after a while.
     pub(super) fn drained(&mut self, node: NodeId) {
         let now = self.now;
-        if let Some(fate) = self.fate() {
-            let pause = some_time(&mut fate.random, 100, 4000);
+        if let Some(schedule) = self.schedule() {
+            let pause = some_time(&mut schedule.random, 100, 4000);
             let when = self.now_as(When::Time);
             self.done.push(Step { when, whom: Whom::Node(node), how: How::Drain });
             self.at(now + pause, Event::Restore(node));
@@ -302,8 +304,8 @@ impl World {
             return self.at(self.now + 20 * MILLISECOND, Event::CoordinatorFault);
         }
         let when = self.now_as(When::Time);
-        let Some(fate) = self.fate() else { return };
-        let how = if fate.random.chance(500) { How::KillWriting } else { How::Kill };
+        let Some(schedule) = self.schedule() else { return };
+        let how = if schedule.random.chance(500) { How::KillWriting } else { How::Kill };
         self.coordinator.faults_left -= 1;
         self.carry_out(Step { when, whom: Whom::Coordinator, how });
     }
@@ -320,7 +322,7 @@ impl World {
     pub(super) fn coordinator_cut(&mut self) {
         let when = self.now_as(When::Time);
         let healed = self.healed;
-        let Some(Fate { random, .. }) = self.fate() else { return };
+        let Some(FaultSchedule { random, .. }) = self.schedule() else { return };
         let magnitude = random.range(4, 11);
         let time = random.range(1, 1 << magnitude) * MILLISECOND;
         let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
@@ -331,7 +333,7 @@ impl World {
 
     pub(super) fn slowness_begins(&mut self) {
         let (when, nodes, healed) = (self.now_as(When::Time), self.nodes(), self.healed);
-        let Some(Fate { random, .. }) = self.fate() else { return };
+        let Some(FaultSchedule { random, .. }) = self.schedule() else { return };
         let node = match random.range(0, nodes.len() as u64 + 1) as NodeId {
             0 => COORDINATOR,
             number => nodes.start + number - 1,
@@ -349,7 +351,7 @@ impl World {
         // Pauses range from unnoticeable ones to some beyond the timeout of a silent
         // node.
         let (factor, time) = (1 << random.range(10, 17), random.range(200, 3_000) * MILLISECOND);
-        if self.fate.is_some() && !healed {
+        if self.schedule.is_some() && !healed {
             self.carry_out(Step { when, whom: Whom::World, how: How::Slow(factor, time) });
         }
     }
@@ -361,8 +363,8 @@ impl World {
         let when = if has_log { self.now_as(When::Safe) } else { self.now_as(When::Time) };
         let may_fail = !has_log || self.may_fail();
         let count = self.hosts.sites().len() as u64;
-        let Some(fate) = self.fate() else { return };
-        let manager = if count > 1 { fate.random.range(0, count) as Site } else { WITNESS };
+        let Some(schedule) = self.schedule() else { return };
+        let manager = if count > 1 { schedule.random.range(0, count) as Site } else { WITNESS };
         if !self.hosts[manager].runs() || !may_fail {
             return self.at(self.now + 20 * MILLISECOND, Event::HubFault);
         }
@@ -374,16 +376,16 @@ impl World {
     /// The coordinator has been killed: perhaps lets a runtime fail before it is back.
     pub(super) fn perhaps_meanwhile(&mut self, away: u64) {
         let (now, was_safe) = (self.now, self.coordinator.was_safe());
-        let Some(fate) = self.fate() else { return };
-        if fate.faults_left > 0 && was_safe && fate.random.chance(600) {
-            let meanwhile = fate.random.range(0, away);
+        let Some(schedule) = self.schedule() else { return };
+        if schedule.faults_left > 0 && was_safe && schedule.random.chance(600) {
+            let meanwhile = schedule.random.range(0, away);
             self.at(now + meanwhile, Event::FaultMeanwhile);
         }
     }
 
     /// Lets a runtime fail while there is no coordinator.
     pub(super) fn fault_meanwhile(&mut self) {
-        let is_left = self.fate.as_ref().is_some_and(|fate| fate.faults_left > 0);
+        let is_left = self.schedule.as_ref().is_some_and(|schedule| schedule.faults_left > 0);
         let is_whole = self.all_run() && !self.cuts.any(self.now);
         if self.coordinator.is_away() && self.may_fail_meanwhile() && is_whole && is_left {
             self.faults.meanwhile += 1;

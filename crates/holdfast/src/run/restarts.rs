@@ -22,7 +22,7 @@ const HOPELESS: u64 = 10;
 const LONG_LIFE: u64 = 10_000 * MILLISECOND;
 /// As [`LONG_LIFE`], for a manager, ns. Without a manager there is no traffic. On average
 /// it has at most one incarnation per second, because their numbers must not overtake the
-/// clock ([`base`](super::host_guard)).
+/// clock ([`base`](super::guard)).
 pub(super) const LONG_LIFE_OF_MANAGER: u64 = 6_000 * MILLISECOND;
 /// Short incarnations in succession before a pause.
 const TRIES: u32 = 3;
@@ -30,7 +30,7 @@ const SHORTEST_PAUSE: u64 = 100 * MILLISECOND;
 const LONGEST_PAUSE: u64 = 30_000 * MILLISECOND;
 
 /// Incarnations of a process; see the module.
-pub(super) struct Lives {
+pub(super) struct Restarts {
     /// An incarnation that lasted this long was no failed start, ns.
     long_life: u64,
     started_at: u64,
@@ -40,16 +40,16 @@ pub(super) struct Lives {
     last_look: u64,
 }
 
-impl Default for Lives {
-    fn default() -> Lives {
-        Lives::new(LONG_LIFE)
+impl Default for Restarts {
+    fn default() -> Restarts {
+        Restarts::new(LONG_LIFE)
     }
 }
 
-impl Lives {
+impl Restarts {
     /// An incarnation that lasted longer than `long_life`, ns, is no failed start.
-    pub(super) fn new(long_life: u64) -> Lives {
-        Lives { long_life, started_at: 0, due: None, short_lives: 0, last_look: 0 }
+    pub(super) fn new(long_life: u64) -> Restarts {
+        Restarts { long_life, started_at: 0, due: None, short_lives: 0, last_look: 0 }
     }
 
     /// True if an incarnation is to begin now. Ends one that hangs.
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn pauses_come_when_lives_are_short() {
-        let mut lives = Lives::default();
+        let mut lives = Restarts::default();
         assert!(lives.look_after(None, 5), "nobody is there");
         let mut now = 0;
         let mut said = Vec::new();
@@ -152,7 +152,7 @@ mod tests {
     /// until an incarnation has lasted.
     #[test]
     fn what_is_retried_is_said() {
-        let mut lives = Lives::default();
+        let mut lives = Restarts::default();
         lives.begun(1);
         assert_eq!(lives.retry(true, "", 2), None, "it begins for the first time");
         assert_eq!(lives.ended(2 + LONG_LIFE), "at once");
@@ -175,7 +175,7 @@ mod tests {
     /// it is bounded.
     #[test]
     fn there_is_always_a_next_life() {
-        let mut lives = Lives::new(LONG_LIFE_OF_MANAGER);
+        let mut lives = Restarts::new(LONG_LIFE_OF_MANAGER);
         let mut now = 0;
         for _ in 0..1_000 {
             lives.begun(now);
@@ -196,7 +196,7 @@ mod tests {
     fn a_manager_s_lives_do_not_overtake_the_clock() {
         for life in [0, 100, 900, 2_900, 5_900, 6_001, 7_000].map(|life| life * MILLISECOND) {
             for every in 1..9 {
-                let (mut lives, mut now) = (Lives::new(LONG_LIFE_OF_MANAGER), 0);
+                let (mut lives, mut now) = (Restarts::new(LONG_LIFE_OF_MANAGER), 0);
                 for count in 1..200u64 {
                     lives.begun(now);
                     now += if count.is_multiple_of(every) { life } else { 0 };

@@ -32,7 +32,7 @@ const BUFFERS: usize = 32_768;
 const OPENED_AT_ONCE: usize = 64;
 
 /// A box in one thread, as the module's head says.
-pub(super) struct World {
+pub(super) struct BenchBox {
     pub(super) hub: Hub,
     /// The first runtime, until it dies, and the second.
     pub(super) runtimes: [Option<Runtime>; 2],
@@ -54,13 +54,13 @@ pub(super) fn room_for(flows: usize) -> usize {
     flows + flows / 2
 }
 
-impl World {
+impl BenchBox {
     /// A box whose switch sends new flows to the first runtime, and none to the second.
     pub(super) fn new(
         flows: usize,
         make: MakeChain<'_>,
         protection: &dyn Fn() -> Box<dyn Protection>,
-    ) -> Result<World, String> {
+    ) -> Result<BenchBox, String> {
         let (fabric, flows) = (FabricConfig::default(), room_for(flows));
         let runtime = |me: Peer| -> Result<Runtime, String> {
             let config = RuntimeConfig { me, flows, seed: 7, report_interval: 100_000_000, fabric };
@@ -108,7 +108,7 @@ impl World {
         for message in rules.messages(coordinator.max_record()) {
             coordinator.send_control(SWITCH, &message);
         }
-        let mut world = World {
+        let mut world = BenchBox {
             hub,
             runtimes: [Some(runtime(FIRST)?), Some(runtime(SECOND)?)],
             rx: [Vec::new(), Vec::new()],
@@ -241,7 +241,7 @@ impl World {
 
     /// Sends the coordinator's frames.
     fn speak(&mut self, now: u64) {
-        let World { coordinator, pool, tx, .. } = self;
+        let BenchBox { coordinator, pool, tx, .. } = self;
         coordinator.poll_transmit(now, |frame| {
             let Some(mut packet) = pool.take() else { return false };
             let fits = packet.copy_from(frame);

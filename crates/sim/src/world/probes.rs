@@ -158,7 +158,7 @@ impl World {
         };
         let (id, datagram) = (client.id(), u32::from_be_bytes(*datagram));
         client.on_refusal();
-        if self.fate.is_none() {
+        if self.schedule.is_none() {
             self.refused.push((id, datagram));
         }
         // A rejected first packet leaves no flow behind.
@@ -326,7 +326,7 @@ impl World {
     }
 
     fn keep_released(&mut self, frame: &[u8]) {
-        if self.fate.is_some() {
+        if self.schedule.is_some() {
             return;
         }
         if let Some(seen) = frames::read(frame) {

@@ -12,11 +12,11 @@ pub mod shared_memory;
 #[cfg(test)]
 mod tests;
 
-pub use holdfast_node::state::transport::{Address, Lost, Transport, Words};
+pub use holdfast_node::state::transport::{Address, ControlTransport, Lost, Transport};
 use rustix::fd::BorrowedFd;
 
 /// The driver's functions for a worker's loop, besides the words.
-pub trait Driver: Words {
+pub trait Driver: ControlTransport {
     /// The turn is committed: its words may leave, and the room of words that it took is
     /// free.
     fn publish(&mut self);

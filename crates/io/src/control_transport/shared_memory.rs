@@ -11,7 +11,7 @@
 //! side unmaps the memory when the session is over. Wrong data from the other side can
 //! only end this session.
 
-use super::{Address, Driver, Lost, Transport, Words};
+use super::{Address, ControlTransport, Driver, Lost, Transport};
 use crate::bell;
 use crate::doorbell;
 use crate::mailbox::Mailbox;
@@ -76,7 +76,7 @@ struct End {
 }
 
 /// The driver; see the module.
-pub struct SharedMemoryWords {
+pub struct SharedMemoryTransport {
     side: Side,
     /// The server's one bell; a runtime's socket with its name.
     bell: Option<OwnedFd>,
@@ -98,12 +98,12 @@ fn is_ours(socket: &OwnedFd) -> bool {
     sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-impl SharedMemoryWords {
+impl SharedMemoryTransport {
     /// A process's driver.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn new(side: Side) -> io::Result<SharedMemoryWords> {
+    pub fn new(side: Side) -> io::Result<SharedMemoryTransport> {
         let (mut bell, mut listening) = (None, None);
         match side {
             Side::Server => bell = Some(bell::make()?),
@@ -118,10 +118,10 @@ impl SharedMemoryWords {
                 listening = Some((socket, name));
             }
         }
-        Ok(SharedMemoryWords { side, bell, socket: listening, ends: BTreeMap::new() })
+        Ok(SharedMemoryTransport { side, bell, socket: listening, ends: BTreeMap::new() })
     }
 
-    /// The server's half of [`Words::connect`]: makes the memory, and leaves it at the
+    /// The server's half of [`ControlTransport::connect`]: makes the memory, and leaves it at the
     /// runtime's socket.
     fn give(&self, mine: [u8; TOKEN], theirs: &[u8]) -> io::Result<Tied> {
         let (token, name) =
@@ -222,7 +222,7 @@ impl Drop for Tied {
     }
 }
 
-impl Words for SharedMemoryWords {
+impl ControlTransport for SharedMemoryTransport {
     fn transport(&self) -> Transport {
         Transport::SharedMemory
     }
@@ -294,7 +294,7 @@ impl Words for SharedMemoryWords {
     }
 }
 
-impl Driver for SharedMemoryWords {
+impl Driver for SharedMemoryTransport {
     fn publish(&mut self) {
         for tied in self.all_tied() {
             if tied.rx.has_taken() {

@@ -17,7 +17,7 @@
 //! call's words are lost from some word on, as sessions expect. Endpoints are never
 //! inherited: the process that works opens them.
 
-use super::{Address, Driver, Lost, Transport, Words};
+use super::{Address, ControlTransport, Driver, Lost, Transport};
 use crate::image::Image;
 use crate::standby::outside;
 use holdfast_node::address::NodeId;
@@ -319,7 +319,7 @@ pub fn prepare(provider: &str) -> Result<(), String> {
 }
 
 /// The driver; see the module.
-pub struct LibfabricWords {
+pub struct LibfabricTransport {
     // Dropped first, before their provider.
     ends: BTreeMap<NodeId, End>,
     provider: Provider,
@@ -327,17 +327,17 @@ pub struct LibfabricWords {
     complain: fn(&str),
 }
 
-impl LibfabricWords {
+impl LibfabricTransport {
     /// A driver of a process by this provider, which has been [prepared](prepare). Later
     /// errors go to `complain`.
     ///
     /// # Errors
     /// The reason why the provider cannot be opened.
-    pub fn new(provider: &str, complain: fn(&str)) -> Result<LibfabricWords, String> {
+    pub fn new(provider: &str, complain: fn(&str)) -> Result<LibfabricTransport, String> {
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
         let provider = keeping_signals(|| Provider::start(provider))?;
-        Ok(LibfabricWords { ends: BTreeMap::new(), provider, epoll, complain })
+        Ok(LibfabricTransport { ends: BTreeMap::new(), provider, epoll, complain })
     }
 
     fn open_end(&self) -> Result<(End, Address), String> {
@@ -388,7 +388,7 @@ impl LibfabricWords {
     }
 }
 
-impl Words for LibfabricWords {
+impl ControlTransport for LibfabricTransport {
     fn transport(&self) -> Transport {
         Transport::RemoteWrite
     }
@@ -455,7 +455,7 @@ impl Words for LibfabricWords {
     }
 }
 
-impl Driver for LibfabricWords {
+impl Driver for LibfabricTransport {
     fn publish(&mut self) {
         let has_tags = self.provider.has_tags;
         for end in self.ends.values_mut().filter(|end| !end.staged.is_empty()) {

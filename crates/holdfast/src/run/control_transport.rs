@@ -4,47 +4,51 @@
 
 use super::devices;
 use crate::config::{ServerTransport, StateServers};
+use holdfast_io::control_transport::libfabric::{self, LibfabricTransport};
+use holdfast_io::control_transport::shared_memory::{SharedMemoryTransport, Side};
+use holdfast_io::control_transport::{ControlTransport, Driver};
 use holdfast_io::wait::sleep;
-use holdfast_io::words::libfabric::{self, LibfabricWords};
-use holdfast_io::words::shared_memory::{SharedMemoryWords, Side};
-use holdfast_io::words::{Driver, Words};
 use rustix::fd::BorrowedFd;
 
 /// The configured transport, in a process that may fork before it is opened.
-pub(super) enum Way {
+pub(super) enum ConfiguredTransport {
     Fabric,
     SharedMemory(Side),
     Libfabric(String),
 }
 
-impl Way {
+impl ConfiguredTransport {
     /// The configured transport, with slow preparations done.
-    pub(super) fn prepare(servers: &StateServers, side: Side) -> Way {
+    pub(super) fn prepare(servers: &StateServers, side: Side) -> ConfiguredTransport {
         match (servers.transport, &servers.provider) {
-            (ServerTransport::SharedMemory, _) => Way::SharedMemory(side),
+            (ServerTransport::SharedMemory, _) => ConfiguredTransport::SharedMemory(side),
             (ServerTransport::Libfabric, Some(provider)) => match libfabric::prepare(provider) {
-                Ok(()) => Way::Libfabric(provider.clone()),
+                Ok(()) => ConfiguredTransport::Libfabric(provider.clone()),
                 Err(why) => {
                     say(&why);
-                    Way::Fabric
+                    ConfiguredTransport::Fabric
                 }
             },
-            (ServerTransport::Fabric | ServerTransport::Libfabric, _) => Way::Fabric,
+            (ServerTransport::Fabric | ServerTransport::Libfabric, _) => {
+                ConfiguredTransport::Fabric
+            }
         }
     }
 
     /// Opens the transport, in the process that works.
     pub(super) fn open(&self) -> Opened {
         let driver: Result<Box<dyn Driver>, String> = match self {
-            Way::Fabric => return Opened(None),
-            Way::SharedMemory(side) => match SharedMemoryWords::new(*side) {
+            ConfiguredTransport::Fabric => return Opened(None),
+            ConfiguredTransport::SharedMemory(side) => match SharedMemoryTransport::new(*side) {
                 Ok(driver) => Ok(Box::new(driver)),
                 Err(error) => Err(error.to_string()),
             },
-            Way::Libfabric(provider) => match LibfabricWords::new(provider, devices::say) {
-                Ok(driver) => Ok(Box::new(driver)),
-                Err(why) => Err(why),
-            },
+            ConfiguredTransport::Libfabric(provider) => {
+                match LibfabricTransport::new(provider, devices::say) {
+                    Ok(driver) => Ok(Box::new(driver)),
+                    Err(why) => Err(why),
+                }
+            }
         };
         Opened(driver.map_err(|why| say(&why)).ok())
     }
@@ -59,8 +63,8 @@ pub(super) struct Opened(Option<Box<dyn Driver>>);
 
 impl Opened {
     /// The transport for a turn.
-    pub(super) fn words(&mut self) -> Option<&mut (dyn Words + 'static)> {
-        self.0.as_deref_mut().map(|driver| driver as &mut dyn Words)
+    pub(super) fn words(&mut self) -> Option<&mut (dyn ControlTransport + 'static)> {
+        self.0.as_deref_mut().map(|driver| driver as &mut dyn ControlTransport)
     }
 
     /// Publishes the turn's messages: the turn is committed.
