@@ -120,6 +120,17 @@ impl OfChain for Lane {
     }
 }
 
+/// The switch had forgotten the flow's route and gave it anew, to the same runtime. A packet
+/// of the new epoch says so.
+fn renew_route(header: &mut ActorHeader, epoch: Epoch, is_reply: bool) {
+    if !is_reply || is_planted(Fault::RepliesChangeEpochs) {
+        header.epoch = epoch;
+        header.flags |= flag::WHOLE;
+    }
+    // The switch may not know the reply key, and have taken a reply for a flow of its own.
+    header.flags |= flag::UNCONFIRMED;
+}
+
 impl Lane {
     pub(crate) fn new(
         index: u16,
@@ -278,15 +289,11 @@ impl Lane {
                             if !(is_new && is_newer) {
                                 return Step::Drop(DropReason::StaleEpoch);
                             }
-                            if !found.is_reply || is_planted(Fault::RepliesChangeEpochs) {
-                                // The switch had forgotten the route and gave it anew, to
-                                // the same runtime.
-                                header.epoch = epoch;
-                                header.flags |= flag::WHOLE;
+                            if header.life() == Life::Replaying {
+                                // The replay goes by the flow's epoch, and ends first.
+                                return Step::Park(found.slot, Position::START);
                             }
-                            // The switch may not know the reply key, and have taken a
-                            // reply for a flow of its own.
-                            header.flags |= flag::UNCONFIRMED;
+                            renew_route(header, epoch, found.is_reply);
                         } else if is_new && header.flags & flag::UNCONFIRMED == 0 {
                             // The switch does not know the reply key any more, so another
                             // flow may have it.

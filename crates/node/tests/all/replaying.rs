@@ -508,6 +508,30 @@ fn nobody_has_a_copy_of_what_is_not_finished() {
     );
 }
 
+/// The switch forgets the route of a flow that is being replayed, and gives it anew to the
+/// same runtime. The flow goes on when its replay is over: none of its packets waits for
+/// good.
+#[test]
+fn a_flow_that_gets_a_new_route_while_it_is_replayed_goes_on() {
+    let mut world = World::new(&[0, 0, 0], REINFORCE);
+    world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+    let numbers: Vec<Vec<u8>> = (1..=20).map(|number| datagram(8, PASS, number)).collect();
+    world.send(16, EPOCH, false, &numbers);
+    world.is_log_silent = true;
+    world.kill(16);
+    assert_eq!(world.flow(17, 8).map(|(header, ..)| header.life()), Some(Life::Replaying));
+    world.send(17, GRANTED + 5, true, &[datagram(8, PASS, 21)]);
+    assert!(world.released.is_empty(), "nothing passes before the replay is over");
+    world.is_log_silent = false;
+    world.rest();
+    assert_eq!(world.released.last(), Some(&(17, 22, 21)));
+    let (header, packets, sum) = world.flow(17, 8).expect("it is served");
+    assert_eq!(
+        (header.life(), header.epoch.get(), packets, sum),
+        (Life::Owned, GRANTED + 5, 22, digest(0..=21))
+    );
+}
+
 /// A datagram in two fragments is replayed among others. Only the key that the switch
 /// noted on the second one says which flow it belongs to.
 #[test]

@@ -9,6 +9,7 @@ use crate::runtime::parking::{Parked, Visitor};
 use holdfast_nf::Position;
 use holdfast_protection::flows::{Found, Life};
 use holdfast_protection::{Epoch, Slot};
+use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -119,6 +120,12 @@ impl Lane {
             // here.
             let is_reply = header.is_reply(&parked.key);
             let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
+            // Or the flow got a new epoch with the packet, which had to wait.
+            let epoch = Epoch::new(packet.meta.commit);
+            let is_new = packet.meta.flags & Flags::NEW != 0;
+            if is_owned && is_new && epoch.is_later(header.epoch) {
+                super::renew_route(header, epoch, is_reply);
+            }
             let step = catch_unwind(AssertUnwindSafe(|| {
                 self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)
             }));
