@@ -475,6 +475,23 @@ fn a_flow_that_has_not_arrived_is_reported() {
     assert_eq!(host.source_reports(), (0, 0));
 }
 
+/// The switch forgets the route of a flow that is about to leave, and gives it anew to the
+/// source. The flow stays there and may be chosen again, and the target hears that it does
+/// not come.
+#[test]
+fn a_flow_that_gets_a_new_route_stays() {
+    let mut host = Host::moving(true);
+    let again = (host.now, EPOCH + 7, Flags::NEW);
+    let packet = host.source.as_mut().expect("it lives").packet(&datagram(9, 0), again);
+    host.carry(vec![(SOURCE, packet)]);
+    host.lead();
+    let source = host.source.as_ref().and_then(|source| source.runtime.flows(0));
+    let header = source.and_then(|flows| flows.iter().next()).map(|(_, header)| *header);
+    let header = header.expect("it is served");
+    assert_eq!((header.life(), header.epoch.get()), (Life::Owned, EPOCH + 7));
+    assert_eq!(host.life(), Some(Life::Copy));
+}
+
 /// Two targets are silent, and more flows are to go than one batch holds. A target that
 /// is asked about flows again has been told before that they do not come under the first
 /// number. Without that it would say that it expects them already.

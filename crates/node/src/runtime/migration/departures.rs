@@ -146,6 +146,7 @@ impl Migrations {
             }
             let lane = &mut lanes[departure.lane];
             let record_len = 5 + lane.flows.block_len();
+            let mut cancelled = 0u32;
             for (at, flow) in departure.flows.iter_mut().enumerate() {
                 if flow.stage != Stage::Moved {
                     continue;
@@ -155,7 +156,8 @@ impl Migrations {
                     break;
                 }
                 if !is_here(lane, flow) {
-                    flow.stage = Stage::Over;
+                    stay(lane, flow);
+                    cancelled |= 1 << at;
                     continue;
                 }
                 let has_drained = lane.flows.header(flow.slot).parked == 0
@@ -178,6 +180,9 @@ impl Migrations {
                 debug_assert!(sent.is_ok(), "there was room");
                 flow.stage = Stage::Sent;
                 left -= 1;
+            }
+            if cancelled != 0 {
+                self.cancelled.push((departure.to, departure.number, cancelled));
             }
         }
     }
@@ -430,6 +435,9 @@ impl Migrations {
                     }
                     _ => {
                         flow.let_go(dead, parts.recoveries);
+                        if flow.stage == Stage::Moved {
+                            stay(lane, flow);
+                        }
                         flow.stage = Stage::Over;
                         continue;
                     }
