@@ -3,7 +3,7 @@
 use super::{Shareable, SharedField};
 use crate::Context;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash};
+use std::hash::Hash;
 
 /// A map with a limit. The map is always a local partition, with the entries of this
 /// runtime's flows: no state server has it, because its keys are not indexes. Its entries
@@ -13,17 +13,16 @@ use std::hash::{BuildHasherDefault, Hash};
 /// Reads mark the packet non-deterministic: other flows may have changed the value.
 #[derive(Debug)]
 pub struct Table<K, V> {
-    entries: HashMap<K, V, BuildHasherDefault<std::collections::hash_map::DefaultHasher>>,
+    /// Hashed with keys that nobody outside knows, because senders may choose a `K`. The
+    /// order of entries is never seen, so runs stay the same.
+    entries: HashMap<K, V>,
     limit: usize,
 }
 
 impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
     /// An empty table for at most `limit` entries; allocates room for them now.
     pub fn new(limit: usize) -> Table<K, V> {
-        Table {
-            entries: HashMap::with_capacity_and_hasher(limit, BuildHasherDefault::default()),
-            limit,
-        }
+        Table { entries: HashMap::with_capacity(limit), limit }
     }
 
     /// The value, if there is one.
