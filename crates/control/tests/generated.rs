@@ -1,6 +1,6 @@
 //! The types of the control API, and the used part of etcd's, are kept as files: no build
-//! needs the generator. This test compares each file with what its .proto file gives. Both
-//! are in one test, so that one crate alone has the generator.
+//! needs the generator. This test compares each file with what its .proto file gives.
+//! Both are in one test, so that one crate alone has the generator.
 
 use protox::prost_reflect::prost_types::FileDescriptorProto;
 use std::collections::VecDeque;
@@ -9,8 +9,8 @@ use tonic_prost_build::Builder;
 /// Command that makes the files anew.
 const COMMAND: &str = "`REGENERATE=1 cargo test -p holdfast-control --test generated`";
 
-/// Fields that are not in an object of JSON while they are absent. Other absent fields are
-/// null there.
+/// Fields that are not in an object of JSON while they are absent. Other absent fields
+/// are null there.
 const LEFT_OUT: [&str; 11] = [
     "FlowTable.forgotten",
     "FlowTable.half_open",

@@ -80,8 +80,8 @@ impl Reread {
 }
 
 impl ManagerProcess {
-    /// Reads the files of keys again, and calls `certificate`; [`ManagerProcess::take_reread`]
-    /// has the result.
+    /// Reads the files of keys again, and calls `certificate`;
+    /// [`ManagerProcess::take_reread`] has the result.
     pub(super) fn read_again(
         &mut self,
         certificate: Option<impl FnOnce() -> String + Send + 'static>,

@@ -1,8 +1,8 @@
 //! The start of a manager from its guard's assignment: the first makes ports, arena and
 //! switches, a later one takes over those that exist.
 //!
-//! In: the guard's assignment and descriptors. Out: a [`ManagerProcess`] that serves until it is
-//! told to stop.
+//! In: the guard's assignment and descriptors. Out: a [`ManagerProcess`] that serves
+//! until it is told to stop.
 
 use super::answers::Waiting;
 use super::coordinator_guard::CoordinatorGuard;

@@ -121,8 +121,8 @@ impl SharedMemoryTransport {
         Ok(SharedMemoryTransport { side, bell, socket: listening, ends: BTreeMap::new() })
     }
 
-    /// The server's half of [`ControlTransport::connect`]: makes the memory, and leaves it at the
-    /// runtime's socket.
+    /// The server's half of [`ControlTransport::connect`]: makes the memory, and leaves
+    /// it at the runtime's socket.
     fn give(&self, mine: [u8; TOKEN], theirs: &[u8]) -> io::Result<Tied> {
         let (token, name) =
             theirs.split_first_chunk::<TOKEN>().ok_or(io::ErrorKind::InvalidData)?;

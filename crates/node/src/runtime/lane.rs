@@ -120,14 +120,15 @@ impl OfChain for Lane {
     }
 }
 
-/// The switch had forgotten the flow's route and gave it anew, to the same runtime. A packet
-/// of the new epoch says so.
+/// The switch had forgotten the flow's route and gave it anew, to the same runtime. A
+/// packet of the new epoch says so.
 fn renew_route(header: &mut ActorHeader, epoch: Epoch, is_reply: bool) {
     if !is_reply || is_planted(Fault::RepliesChangeEpochs) {
         header.epoch = epoch;
         header.flags |= flag::WHOLE;
     }
-    // The switch may not know the reply key, and have taken a reply for a flow of its own.
+    // The switch may not know the reply key, and have taken a reply for a flow of its
+    // own.
     header.flags |= flag::UNCONFIRMED;
 }
 

@@ -8,11 +8,11 @@
 //! session have nowhere to arrive. Between the ends go words, in order and without
 //! frames; `stream` makes a session of them.
 //!
-//! A driver implements [`ControlTransport`]: shared memory and remote writes in `io`, a network with
-//! losses in the simulator. The driver is called, and never calls. Delivery is not
-//! promised: of the words of one [`ControlTransport::send`] a driver may lose all from some word on,
-//! and everything behind them until a later call. A connection that breaks and is made
-//! anew does that.
+//! A driver implements [`ControlTransport`]: shared memory and remote writes in `io`, a
+//! network with losses in the simulator. The driver is called, and never calls. Delivery
+//! is not promised: of the words of one [`ControlTransport::send`] a driver may lose all
+//! from some word on, and everything behind them until a later call. A connection that
+//! breaks and is made anew does that.
 
 use crate::address::NodeId;
 use core::fmt;

@@ -475,9 +475,9 @@ fn a_flow_that_has_not_arrived_is_reported() {
     assert_eq!(host.source_reports(), (0, 0));
 }
 
-/// The switch forgets the route of a flow that is about to leave, and gives it anew to the
-/// source. The flow stays there and may be chosen again, and the target hears that it does
-/// not come.
+/// The switch forgets the route of a flow that is about to leave, and gives it anew to
+/// the source. The flow stays there and may be chosen again, and the target hears that it
+/// does not come.
 #[test]
 fn a_flow_that_gets_a_new_route_stays() {
     let mut host = Host::moving(true);

@@ -508,9 +508,9 @@ fn nobody_has_a_copy_of_what_is_not_finished() {
     );
 }
 
-/// The switch forgets the route of a flow that is being replayed, and gives it anew to the
-/// same runtime. The flow goes on when its replay is over: none of its packets waits for
-/// good.
+/// The switch forgets the route of a flow that is being replayed, and gives it anew to
+/// the same runtime. The flow goes on when its replay is over: none of its packets waits
+/// for good.
 #[test]
 fn a_flow_that_gets_a_new_route_while_it_is_replayed_goes_on() {
     let mut world = World::new(&[0, 0, 0], REINFORCE);

@@ -1,5 +1,5 @@
-//! Steps that are done to a world: by a plan, or by [schedule](super::fault_schedule), which records
-//! what it did as one.
+//! Steps that are done to a world: by a plan, or by [schedule](super::fault_schedule),
+//! which records what it did as one.
 
 use super::hosts::{Site, WITNESS};
 use super::served::Servers;
