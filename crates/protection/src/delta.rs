@@ -336,7 +336,8 @@ mod tests {
         let (mut flows, slot) = flows();
         let before = flows.block(slot).to_vec();
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit, header.parked) = (17, 3, 99, 4);
+        header.set_holder(crate::Peer { node: 17, incarnation: 3 });
+        (header.commit, header.parked) = (99, 4);
         header.flags = flag::DIRTY | flag::UNPROTECTED;
         (header.timer_next, header.timer_before, header.timer_list, header.generation) =
             (1, 2, 3, 4);

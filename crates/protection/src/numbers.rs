@@ -18,6 +18,11 @@ pub(crate) fn reached(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 >= 0
 }
 
+/// True for the same node, in the other's incarnation or an earlier one.
+pub(crate) fn is_no_later(peer: Peer, other: Peer) -> bool {
+    peer.node == other.node && reached(other.incarnation, peer.incarnation)
+}
+
 /// Parses a number; returns the rest too.
 pub(crate) fn split_u32(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
     let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
@@ -273,8 +278,7 @@ impl<T: Default> Inbounds<T> {
         // An owner that has sent nothing yet is closed too, because records may be on
         // their way.
         self.from(dead);
-        let is_dead =
-            |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
+        let is_dead = |peer: Peer| is_no_later(peer, dead);
         for inbound in self.list.iter_mut().filter(|inbound| is_dead(inbound.peer)) {
             inbound.closed = true;
             inbound.untold.clear();

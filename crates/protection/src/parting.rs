@@ -199,10 +199,7 @@ impl Parting {
             if is_ours {
                 // A former holder that stayed or came back, and is the flow's holder now,
                 // keeps its copy.
-                self.replaced.remove(&(
-                    slot,
-                    Peer { node: header.peer, incarnation: header.peer_incarnation },
-                ));
+                self.replaced.remove(&(slot, header.holder()));
             }
             if !is_ours || is_saved(header) {
                 self.gone(slot);
@@ -246,6 +243,6 @@ const LAST: Peer = Peer { node: u16::MAX, incarnation: u32::MAX };
 
 /// True if the holder has saved the last commit that the header names.
 pub(crate) fn is_saved<H: Holder>(links: &mut Links<H>, header: &ActorHeader) -> bool {
-    let link = links.find(Peer { node: header.peer, incarnation: header.peer_incarnation });
+    let link = links.find(header.holder());
     header.commit != 0 && link.is_some_and(|link| reached(link.numbers().saved, header.commit))
 }

@@ -129,7 +129,7 @@ impl Reinforce {
                 self.copies.mark_dirty(flows, slot);
                 continue;
             }
-            let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+            let holder = header.holder();
             let at =
                 self.drafts.iter().position(|draft| draft.holder == holder).unwrap_or_else(|| {
                     self.drafts.push(Draft {
@@ -271,7 +271,7 @@ impl Logged for Reinforce {
 
     fn has_input(&self, flows: &Flows, slot: Slot, stamp: u64) -> bool {
         let header = flows.header(slot);
-        let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let owner = header.holder();
         header.last_stamp >= stamp || self.journals.has(owner, header.epoch, stamp)
     }
 }

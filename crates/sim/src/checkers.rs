@@ -210,7 +210,7 @@ impl Checkers {
                     .filter(|(_, header)| header.life().is_owned() && header.commit != 0)
                 {
                     let is_holder = |served: &&Served<'_>| {
-                        served.runtime.me().node == header.peer && self.strict
+                        served.runtime.me().node == header.holder().node && self.strict
                     };
                     let holder = serving.iter().find(is_holder).map(|holder| holder.runtime);
                     let Some(theirs) = holder.and_then(|holder| holder.flows(chain)) else {
@@ -227,7 +227,7 @@ impl Checkers {
                     if is_same && is_sent && theirs.digest(copy.slot) != flows.digest(slot) {
                         let text = format!(
                             "runtime {} has another {} than runtime {}",
-                            header.peer,
+                            header.holder().node,
                             header.key,
                             owner.runtime.me().node
                         );

@@ -145,7 +145,7 @@ impl Loss {
                 let flows = runtime.flows(usize::from(route.chain))?;
                 let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
                 let header = flows.header(slot);
-                let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+                let owner = header.holder();
                 let is_owner_there = || living.iter().any(|runtime| runtime.me() == owner);
                 let is_older = route.epoch.is_later(header.epoch);
                 let is_latest = match header.life() {
@@ -161,9 +161,7 @@ impl Loss {
                 };
                 Some((is_latest, checkers.counts(flows, slot)))
             });
-            let is_of_dead = |header: &ActorHeader| {
-                (header.peer, header.peer_incarnation) == (dead.node, dead.incarnation)
-            };
+            let is_of_dead = |header: &ActorHeader| header.holder() == dead;
             let written_back = pages(usize::from(route.chain), &route.key).map(|(flows, slot)| {
                 let header = flows.header(slot);
                 (header.epoch == route.epoch && is_of_dead(header), checkers.counts(flows, slot))

@@ -195,7 +195,7 @@ impl Listing {
             }
             .to_owned(),
             owner: shared.node,
-            replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
+            replica: if header.flags & flag::UNPROTECTED == 0 { header.holder().node } else { 0 },
             epoch: header.epoch.get(),
             age: shared.sides[lane.side].now.saturating_sub(header.opened_at),
             packets: header.packets(),

@@ -80,8 +80,8 @@ impl Rescue {
             return Err(DropReason::FlowTableFull);
         }
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit) =
-            (server.node, server.incarnation, 0);
+        header.set_holder(server);
+        header.commit = 0;
         Ok(found.is_none().then_some(slot))
     }
 

@@ -185,7 +185,8 @@ fn replicas_lie_on_the_other_host() {
                 let owned = flows
                     .iter()
                     .filter(|(_, header)| header.life() == holdfast_protection::flows::Life::Owned);
-                pairs.extend(owned.map(|(_, header)| (host(peer.node), host(header.peer))));
+                pairs
+                    .extend(owned.map(|(_, header)| (host(peer.node), host(header.holder().node))));
             }
         }
         pairs

@@ -211,7 +211,9 @@ fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
     let safety = a.protection.safety(&a.flows);
     assert_eq!(safety.unprotected, 1);
     // Packets of this flow leave, and are counted.
-    let homeless = (0..4).find(|flow| a.flows.header(a.find(*flow).unwrap()).peer == 0).unwrap();
+    let homeless = (0..4)
+        .find(|flow| a.flows.header(a.find(*flow).unwrap()).holder() == Peer::default())
+        .unwrap();
     let before = a.out.released_unprotected;
     a.packet(homeless);
     assert_eq!(a.out.released_unprotected, before + 1);
