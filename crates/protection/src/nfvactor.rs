@@ -61,7 +61,7 @@ use crate::{
 use before::Before;
 use handed::Handed;
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::{DropReason, FlowKey, Packet};
+use holdfast_wire::{DropReason, FlowKey, NodeId, Packet};
 use leaving::Leaving;
 use link::{Latched, Link};
 use snapshots::Snapshots;
@@ -292,7 +292,7 @@ impl NfvActor {
     fn end_copies(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: Epoch, key: FlowKey) {
         self.parting.gone(slot);
         self.forget_copy(holder);
-        if holder.node != 0 && holder != to {
+        if holder.node != NodeId::NONE && holder != to {
             self.parting.end(holder, epoch, key);
         }
     }

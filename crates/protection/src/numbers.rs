@@ -8,7 +8,7 @@
 //! number 0 stands for "none", so the counts leave it out when they wrap.
 
 use crate::{Epoch, Flows, NodeIndex, Outbox, Peer, kind};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
 
@@ -195,7 +195,7 @@ impl<T: Default> Inbounds<T> {
     }
 
     /// Forgets the closed entries of a node.
-    fn forget_closed(&mut self, node: u16) {
+    fn forget_closed(&mut self, node: NodeId) {
         self.list.retain(|inbound| !(inbound.closed && inbound.peer.node == node));
         self.at.renew(self.list.iter().map(|inbound| inbound.peer.node));
         let busy = self.list.iter().zip(0u32..).filter(|(inbound, _)| inbound.is_busy);

@@ -11,9 +11,9 @@ use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::flows::{Life, flag};
 use holdfast_protection::{Flows, Slot};
-use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
 use holdfast_wire::header::tcp_flags::RST;
+use holdfast_wire::{FlowKey, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A broken invariant.
@@ -656,7 +656,7 @@ impl Checkers {
     /// A flow has at most one serving owner, and no two flows have the same leased end. A
     /// published end may have many flows.
     pub(crate) fn check_owners(&mut self, serving: &[Served<'_>]) {
-        let mut owners: BTreeMap<FlowKey, u16> = BTreeMap::new();
+        let mut owners: BTreeMap<FlowKey, NodeId> = BTreeMap::new();
         let mut replies: BTreeMap<FlowKey, FlowKey> = BTreeMap::new();
         let mut found = Vec::new();
         for served in serving {
@@ -702,7 +702,7 @@ impl Checkers {
         &mut self,
         key: &FlowKey,
         number: u32,
-        free_at: Option<u16>,
+        free_at: Option<NodeId>,
         free_in_ledger: bool,
     ) {
         if let Some(node) = free_at {

@@ -13,17 +13,16 @@ use crate::checkers::{Checkers, Pages, Served, Violation};
 use crate::frames;
 use crate::peers::{self, Client};
 use crate::stamper::{self, Revealed};
-use holdfast_node::address::MAX_SWITCHES;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, Life, flag};
 use holdfast_protection::{Flows, Peer, Plan as Preset};
-use holdfast_wire::FlowKey;
+use holdfast_wire::{FlowKey, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 const INVARIANT: &str = "bounded loss";
 /// Most chains of a world: two of each switch.
-const CHAINS: usize = 2 * MAX_SWITCHES as usize;
+const CHAINS: usize = 2 * NodeId::MAX_SWITCHES as usize;
 
 struct Failure {
     at: u64,

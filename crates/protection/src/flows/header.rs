@@ -3,7 +3,7 @@
 use super::Life;
 use core::mem::offset_of;
 use holdfast_nf::Standing;
-use holdfast_wire::{Epoch, FlowKey, Peer};
+use holdfast_wire::{Epoch, FlowKey, NodeId, Peer};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bits of [`ActorHeader::flags`].
@@ -51,7 +51,7 @@ pub struct ActorHeader {
     /// The chain.
     pub chain: u16,
     /// See [`ActorHeader::holder`].
-    holder: u16,
+    holder: NodeId,
     /// The switch that has the route.
     pub switch: u8,
     /// Port by which the first packet came in.

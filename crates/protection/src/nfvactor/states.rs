@@ -7,8 +7,8 @@ use crate::flows::{ActorHeader, flag};
 use crate::numbers::{reached, split_block};
 use crate::rescue::share_of_key;
 use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, NodeId};
 
 /// Slots looked at, and states sent, per flush of a resynchronisation: few enough to fit
 /// between two bursts unnoticed.
@@ -107,7 +107,8 @@ impl NfvActor {
         if sent {
             link.note_sent(commit, flows, slot, self.now, false);
             link.copies += u64::from(!has_holder);
-            let is_another = header.flags & flag::UNPROTECTED != 0 || !has_holder && old.node != 0;
+            let is_another =
+                header.flags & flag::UNPROTECTED != 0 || !has_holder && old.node != NodeId::NONE;
             if has_snapshots && is_another && link.resync_mark.replace(commit).is_none() {
                 self.filling += 1;
             }

@@ -15,7 +15,7 @@ use super::records::{only_peer, peer_bytes, split_peer};
 use crate::flows::{ActorHeader, Found, Journal, Life};
 use crate::numbers::{is_no_later, key_of, reached, split_epoch, split_u32};
 use crate::{Epoch, Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -106,7 +106,7 @@ pub struct Pages {
     /// Runtimes that may be given flows.
     able: Vec<Peer>,
     /// By node: the latest incarnation that has died.
-    buried: BTreeMap<u16, u32>,
+    buried: BTreeMap<NodeId, u32>,
     now: u64,
     /// Scratch space.
     likely: Vec<Option<Found>>,

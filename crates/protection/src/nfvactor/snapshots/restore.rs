@@ -15,8 +15,8 @@ use crate::copies::is_newer;
 use crate::flows::{ActorHeader, Event, Life};
 use crate::numbers::{is_no_later, reached, split_block, split_u32};
 use crate::{Flows, Outbox, Peer, Slot, kind};
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, NodeId};
 use zerocopy::FromBytes;
 
 /// How long a holder waits for the next incarnation to ask, or to take more, ns. A
@@ -81,7 +81,7 @@ fn is_of(header: &ActorHeader, dead: Peer) -> bool {
 }
 
 /// The holder of the flow's snapshot claims the flow.
-fn claim(flows: &mut Flows, slot: Slot, node: u16, out: &mut Outbox) {
+fn claim(flows: &mut Flows, slot: Slot, node: NodeId, out: &mut Outbox) {
     flows.step(slot, Event::Claim);
     // The flow has no snapshot elsewhere now.
     let header = flows.header_mut(slot);
@@ -93,7 +93,7 @@ fn claim(flows: &mut Flows, slot: Slot, node: u16, out: &mut Outbox) {
 pub(super) fn take_back(
     flows: &mut Flows,
     slot: Slot,
-    node: u16,
+    node: NodeId,
     reason: DropReason,
     out: &mut Outbox,
 ) {
@@ -330,7 +330,7 @@ impl NfvActor {
         &mut self,
         flows: &mut Flows,
         from: Peer,
-        me: u16,
+        me: NodeId,
         block: &[u8],
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
