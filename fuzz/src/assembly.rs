@@ -2,7 +2,6 @@
 //! a counted pool, without an operating system.
 
 use holdfast::config::{self, Plan};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::edge::Edge;
@@ -12,7 +11,7 @@ use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 
 /// What the box runs: every function, small tables, so that they fill.
 pub(crate) const CONFIGURATION: &str = r#"
@@ -66,7 +65,7 @@ impl WholeBox {
         let now = 1_000_000 * MILLISECOND;
         let fabric = FabricConfig::default();
         let switch = Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation: 1 },
+            me: Peer { node: NodeId::SWITCH, incarnation: 1 },
             number: 0,
             flows: 64,
             limits: SourceLimits::default(),
@@ -79,7 +78,7 @@ impl WholeBox {
         });
         let coordinator = CoordinatorConfig {
             hosts: HostsConfig::one(),
-            me: Peer { node: COORDINATOR, incarnation: 1 },
+            me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             clusters: ClusterConfig::only(2, plan.chains.len() as u16, true),
             rules: plan.rules.clone(),
             hang_timeout: u64::MAX / 4,
@@ -95,7 +94,10 @@ impl WholeBox {
         let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
         let mut host = Host::new(
             edges,
-            Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)),
+            Hub::new(
+                vec![switch],
+                Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, fabric),
+            ),
         );
         host.hub.handle_coordinator(coordinator.me);
         let coordinator = Coordinator::new(coordinator, now);
@@ -235,7 +237,7 @@ impl WholeBox {
         let mut moved = false;
         for (peer, packet) in self.out.hub.to_runtime.drain(..) {
             match self.runtimes.iter_mut().find(|process| process.runtime.me() == peer) {
-                None if peer.node == COORDINATOR => {
+                None if peer.node == NodeId::COORDINATOR => {
                     self.coordinator.handle_frame(packet.bytes(), self.now);
                     self.pool.put(packet);
                 }
@@ -249,7 +251,7 @@ impl WholeBox {
         }
         for wish in std::mem::take(&mut self.out.hub.wishes) {
             if let Wish::Start(peer) = wish {
-                assert!(peer.node >= FIRST_RUNTIME);
+                assert!(peer.node >= NodeId::FIRST_RUNTIME);
                 self.start(peer);
                 moved = true;
             }
@@ -260,7 +262,7 @@ impl WholeBox {
     fn start(&mut self, peer: Peer) {
         let spec = |chain: &config::ChainPlan| ChainSpec {
             name: chain.name.clone(),
-            switch: SWITCH,
+            switch: NodeId::SWITCH,
             chain: chain.bind(),
             protection: chain.protection.build(),
         };

@@ -6,9 +6,13 @@
 use arbitrary::Arbitrary;
 use holdfast_node::channel::{Fabric, FabricConfig, Key, KeyRing};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use std::num::NonZeroU64;
 
-const ENDS: [Peer; 2] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 1 }];
+const ENDS: [Peer; 2] = [
+    Peer { node: NodeId::new(16), incarnation: 1 },
+    Peer { node: NodeId::new(17), incarnation: 1 },
+];
 const ETHERNET_LEN: usize = 14;
 
 #[derive(Debug, Arbitrary)]

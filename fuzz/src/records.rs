@@ -4,7 +4,6 @@
 
 use crate::assembly::CONFIGURATION;
 use arbitrary::Arbitrary;
-use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::message::{Control, Member, MemberState};
@@ -12,9 +11,9 @@ use holdfast_node::rules::MAX_RULES;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
-use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
+use holdfast_wire::{FlowKey, MemoryPool, NodeId, PacketPool};
 
-const ME: Peer = Peer { node: 16, incarnation: 2 };
+const ME: Peer = Peer { node: NodeId::new(16), incarnation: 2 };
 const BUFFERS: usize = 128;
 
 #[derive(Debug, Arbitrary)]
@@ -29,7 +28,7 @@ struct Step {
 fn switch_and_coordinator(steps: &[Step]) {
     let fabric = FabricConfig::default();
     let [switch_peer, coordinator_peer] =
-        [SWITCH, COORDINATOR].map(|node| Peer { node, incarnation: 1 });
+        [NodeId::SWITCH, NodeId::COORDINATOR].map(|node| Peer { node, incarnation: 1 });
     let mut switch = Switch::new(SwitchConfig {
         me: switch_peer,
         number: 0,
@@ -60,18 +59,19 @@ fn switch_and_coordinator(steps: &[Step]) {
     coordinator.handle_timeout(now);
     let mut pool = MemoryPool::new(BUFFERS);
     let mut out = Vec::new();
-    let mut peers: Vec<Fabric> = [COORDINATOR, SWITCH, 16, 17]
-        .map(|node| Fabric::new(Peer { node, incarnation: 1 }, fabric))
-        .into_iter()
-        .map(|mut peer| {
-            peer.set_peer(switch_peer);
-            peer.set_peer(coordinator_peer);
-            peer
-        })
-        .collect();
+    let mut peers: Vec<Fabric> =
+        [NodeId::COORDINATOR, NodeId::SWITCH, NodeId::new(16), NodeId::new(17)]
+            .map(|node| Fabric::new(Peer { node, incarnation: 1 }, fabric))
+            .into_iter()
+            .map(|mut peer| {
+                peer.set_peer(switch_peer);
+                peer.set_peer(coordinator_peer);
+                peer
+            })
+            .collect();
     for step in steps.iter().take(64) {
         let at = usize::from(step.from) % peers.len();
-        for to in [SWITCH, COORDINATOR] {
+        for to in [NodeId::SWITCH, NodeId::COORDINATOR] {
             let _ = peers[at].send(to, step.kind, &step.body);
         }
         now += 100_000;
@@ -118,7 +118,7 @@ pub(crate) fn run(data: &[u8]) {
         .iter()
         .map(|chain| ChainSpec {
             name: chain.name.clone(),
-            switch: SWITCH,
+            switch: NodeId::SWITCH,
             chain: chain.bind(),
             protection: chain.protection.build(),
         })
@@ -127,14 +127,15 @@ pub(crate) fn run(data: &[u8]) {
     let config = RuntimeConfig { me: ME, flows: 64, seed: 1, report_interval: 1_000_000, fabric };
     let mut runtime = Runtime::new(config, specs);
     let mut pool = MemoryPool::new(BUFFERS);
-    let mut peers: Vec<Fabric> = [COORDINATOR, SWITCH, 17, 18]
-        .map(|node| Fabric::new(Peer { node, incarnation: 1 }, fabric))
-        .into_iter()
-        .map(|mut peer| {
-            peer.set_peer(ME);
-            peer
-        })
-        .collect();
+    let mut peers: Vec<Fabric> =
+        [NodeId::COORDINATOR, NodeId::SWITCH, NodeId::new(17), NodeId::new(18)]
+            .map(|node| Fabric::new(Peer { node, incarnation: 1 }, fabric))
+            .into_iter()
+            .map(|mut peer| {
+                peer.set_peer(ME);
+                peer
+            })
+            .collect();
     let member = |node, incarnation| Member {
         node,
         incarnation,
@@ -144,7 +145,14 @@ pub(crate) fn run(data: &[u8]) {
     };
     peers[0].send_control(
         ME.node,
-        &Control::View { version: 1, members: vec![member(16, 2), member(17, 1), member(18, 1)] },
+        &Control::View {
+            version: 1,
+            members: vec![
+                member(NodeId::new(16), 2),
+                member(NodeId::new(17), 1),
+                member(NodeId::new(18), 1),
+            ],
+        },
     );
     let mut now = 1_000_000_000;
     for step in steps.iter().take(64) {

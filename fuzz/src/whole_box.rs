@@ -3,6 +3,7 @@
 
 use crate::assembly::WholeBox;
 use arbitrary::Arbitrary;
+use holdfast_wire::NodeId;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
@@ -87,7 +88,7 @@ fn ipv4(
 }
 
 fn fabric(destination: u8, source: u8, ethertype: &Ethertype, rest: &[u8]) -> Vec<u8> {
-    let node = |number: u8| holdfast_node::address::mac_of(u16::from(number % 20));
+    let node = |number: u8| NodeId::new(u16::from(number % 20)).mac();
     let mut frame = Vec::with_capacity(14 + rest.len());
     frame.extend_from_slice(&node(destination));
     frame.extend_from_slice(&node(source));

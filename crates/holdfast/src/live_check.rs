@@ -9,7 +9,7 @@ use crate::host_check::Check;
 use holdfast_control::exit;
 use holdfast_control::flows::{Flow, Flows};
 use holdfast_control::status::{Pool, STATE_RUNNING, ServerPool, Status};
-use holdfast_node::address::STATE_SERVER;
+use holdfast_wire::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Mappings by chain, and the flows that have each: their tuples before the chain.
@@ -55,9 +55,9 @@ fn pool(at: usize, looks: &[Status]) -> Check {
     };
     // The first state server assigns all numbers.
     let is_there = |look: &Status| {
-        look.processes
-            .iter()
-            .any(|process| process.id == u32::from(STATE_SERVER) && process.state == STATE_RUNNING)
+        look.processes.iter().any(|process| {
+            process.id == u32::from(NodeId::STATE_SERVER) && process.state == STATE_RUNNING
+        })
     };
     if !looks.iter().all(is_there) {
         let remedy =

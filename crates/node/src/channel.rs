@@ -47,7 +47,6 @@ pub use format::Overheard;
 pub use inbox::{Arrived, Inbox};
 pub use keys::{Key, KeyRing, KeyRingError, MAX_KEYS};
 
-use crate::address::NodeId;
 use core::num::NonZeroU64;
 use format::{
     ASKS, Answer, Destination, ETHERNET_LEN, FIRST_PART, HEADER_LEN, Header, LAST_PART, MAGIC,
@@ -55,8 +54,8 @@ use format::{
     are_records, gather, refresh, say_back, write,
 };
 use holdfast_protection::{NodeIndex, Peer};
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, NodeId};
 use keys::Seal;
 use link::{Channel, Sent, WINDOW};
 use std::collections::BTreeMap;
@@ -387,11 +386,14 @@ impl Fabric {
         {
             return Err(DropReason::Malformed);
         }
-        if header.destination.get() != me.node {
+        if header.destination.get() != me.node.get() {
             return Err(DropReason::UnknownNode);
         }
         let records = rest.get(..header.length.get() as usize).ok_or(DropReason::Malformed)?;
-        let from = Peer { node: header.source.get(), incarnation: header.source_incarnation.get() };
+        let from = Peer {
+            node: NodeId::new(header.source.get()),
+            incarnation: header.source_incarnation.get(),
+        };
         let life = header.source_life.get();
         let known = self.position(from.node);
         let is_sealed = self.sender.seal.is_some();

@@ -23,10 +23,6 @@
 pub mod paths;
 mod sealing;
 
-use crate::address::{
-    COORDINATOR, MAX_STATE_SERVERS, NodeId, is_runtime, mac_of, mac_of_life, node_of,
-    state_server_node, switch_number,
-};
 use crate::fcs;
 use crate::manager::{Manager, Wish};
 use crate::message::kind;
@@ -36,7 +32,7 @@ use holdfast_protection::{Fence, Peer, Released};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use holdfast_wire::{DropCounters, DropReason, FlowKey, NodeId, Packet, PacketPool};
 use sealing::Sealed;
 
 /// The hub's output.
@@ -128,7 +124,7 @@ impl Hub {
             seats
                 .iter()
                 .zip(0..)
-                .all(|(seat, number)| switch_number(seat.switch.node()) == Some(number))
+                .all(|(seat, number)| seat.switch.node().switch_number() == Some(number))
         );
         Hub {
             seats,
@@ -151,7 +147,7 @@ impl Hub {
 
     /// Begins a switch's next incarnation here, as [`Wish::Serve`] says.
     pub fn begin(&mut self, mut switch: Switch) {
-        let number = switch_number(switch.node()).map(usize::from);
+        let number = switch.node().switch_number().map(usize::from);
         if let Some(seat) = number.and_then(|number| self.seats.get_mut(number)) {
             switch.keep_log_of(&mut seat.switch);
             *seat = Seat::serving(switch);
@@ -210,7 +206,7 @@ impl Hub {
     /// The index of the switch with this node, if it runs here.
     #[inline]
     fn seat_of(&self, node: NodeId) -> Option<usize> {
-        let at = switch_number(node).map(usize::from)?;
+        let at = node.switch_number().map(usize::from)?;
         self.seats.get(at).filter(|seat| seat.is_serving).map(|_| at)
     }
 
@@ -255,7 +251,8 @@ impl Hub {
 
     /// The state servers on this host.
     pub fn state_servers(&self) -> impl Iterator<Item = Peer> + '_ {
-        (0..MAX_STATE_SERVERS).filter_map(|number| self.fence.peer(state_server_node(number)))
+        (0..NodeId::MAX_STATE_SERVERS)
+            .filter_map(|number| self.fence.peer(NodeId::state_server(number)))
     }
 
     /// A process has ended, and gets no more frames.
@@ -268,7 +265,7 @@ impl Hub {
 
     /// True while there is a coordinator here, or one of another host is heard.
     pub fn has_coordinator(&self) -> bool {
-        self.fence.peer(COORDINATOR).is_some()
+        self.fence.peer(NodeId::COORDINATOR).is_some()
             || self.local.is_some() && self.manager.is_coordinator_heard()
     }
 
@@ -292,7 +289,7 @@ impl Hub {
     pub fn handle_suspect(&mut self, switch: NodeId, stamp: u64, now: u64) {
         match self.seat_of(switch) {
             Some(seat) => self.seats[seat].switch.handle_suspect(stamp, true, now),
-            None if switch_number(switch).is_some() && self.local.is_some() => {
+            None if switch.switch_number().is_some() && self.local.is_some() => {
                 let _ = self.manager.fabric().send(switch, kind::SUSPECT, &stamp.to_be_bytes());
             }
             None => self.drops.count(DropReason::UnknownNode),
@@ -311,7 +308,7 @@ impl Hub {
 
     /// False while it is not known whether a process may speak.
     pub fn may_hear(&self, peer: Peer) -> bool {
-        !self.is_undecided || !is_runtime(peer.node)
+        !self.is_undecided || !peer.node.is_runtime()
     }
 
     /// The coordinator has named the processes that it knows: of the found ones, only
@@ -371,7 +368,8 @@ impl Hub {
     pub fn handle_undelivered(&mut self, frame: &mut Packet) {
         // The switch that sent it is told, by the address in it.
         let source = frame.bytes().get(6..12).and_then(|bytes| bytes.try_into().ok());
-        let at = source.and_then(|source: Mac| node_of(&source)).and_then(switch_number);
+        let at =
+            source.and_then(|source: Mac| NodeId::of_mac(&source)).and_then(NodeId::switch_number);
         if let Some(seat) = at.and_then(|at| self.seats.get_mut(usize::from(at))) {
             seat.switch.handle_undelivered(frame);
         }
@@ -414,16 +412,16 @@ impl Hub {
         let destination: Option<Mac> = header[..6].try_into().ok();
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
         // A sender's address must be its own.
-        let own = if ethertype == ETHERTYPE_NSH { mac_of_life(from) } else { mac_of(from.node) };
+        let own = if ethertype == ETHERTYPE_NSH { from.mac() } else { from.node.mac() };
         if header[6..12] != own {
             return self.drop(packet, DropReason::Malformed, pool);
         }
-        let Some(node) = destination.as_ref().and_then(node_of) else {
+        let Some(node) = destination.as_ref().and_then(NodeId::of_mac) else {
             return self.drop(packet, DropReason::UnknownNode, pool);
         };
         match (node, ethertype) {
             (node, ETHERTYPE_NSH)
-                if is_runtime(from.node)
+                if from.node.is_runtime()
                     && let Some(seat) = self.seat_of(node) =>
             {
                 // The packet may be older than a standstill of this host, and another
@@ -498,7 +496,8 @@ impl Hub {
         };
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
         let (source, mut ethertype) = ([s0, s1, s2, s3, s4, s5], u16::from_be_bytes([t0, t1]));
-        let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source))
+        let (Some(node), Some(from)) =
+            (NodeId::of_mac(&[d0, d1, d2, d3, d4, d5]), NodeId::of_mac(&source))
         else {
             return self.drop(packet, DropReason::ForeignFrame, pool);
         };
@@ -565,9 +564,10 @@ impl Hub {
         pool: &mut dyn PacketPool,
     ) {
         // An earlier incarnation that does not know of its end has another address.
-        let speaker = self.fence.peer(from).filter(|peer| {
-            is_runtime(from) && mac_of_life(*peer) == source && !self.is_local(*peer)
-        });
+        let speaker = self
+            .fence
+            .peer(from)
+            .filter(|peer| from.is_runtime() && peer.mac() == source && !self.is_local(*peer));
         match speaker {
             Some(peer) => self.release(peer, seat, packet, out, pool),
             None => self.drop(packet, DropReason::Fenced, pool),
@@ -588,8 +588,8 @@ impl Hub {
         packet.meta.flags = Flags::OAM;
         packet.meta.commit = from.incarnation;
         let outer = Outer {
-            destination: mac_of(from.node),
-            source: mac_of(self.manager.node()),
+            destination: from.node.mac(),
+            source: self.manager.node().mac(),
             index: index::FENCED,
         };
         // A notice now and then is enough; it may get lost like any frame.
@@ -609,7 +609,7 @@ impl Hub {
     fn admit(&mut self, peers: &[Peer]) {
         let Hub { seats, fence, manager, local: Some(local), .. } = self else { return };
         let gone =
-            |peer: &Peer| is_runtime(peer.node) && !local.contains(peer) && !peers.contains(peer);
+            |peer: &Peer| peer.node.is_runtime() && !local.contains(peer) && !peers.contains(peer);
         for peer in fence.peers().filter(gone).collect::<Vec<_>>() {
             fence.close(peer);
         }
@@ -730,7 +730,7 @@ impl Hub {
             seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| seat.switch.fabric());
         for fabric in switches.chain([manager.fabric()]) {
             fabric.poll_transmit(now, |frame| {
-                let node = frame[..6].try_into().ok().and_then(|mac: Mac| node_of(&mac));
+                let node = frame[..6].try_into().ok().and_then(|mac: Mac| NodeId::of_mac(&mac));
                 let peer = node
                     .and_then(|node| fence.peer(node))
                     .filter(|peer| local.as_ref().is_none_or(|local| local.contains(peer)));

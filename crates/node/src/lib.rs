@@ -5,7 +5,6 @@
 //! unchanged, in the deterministic simulator.
 #![forbid(unsafe_code)]
 
-pub mod address;
 mod ahead;
 pub mod bfd;
 pub mod channel;

@@ -20,7 +20,6 @@ mod orders;
 
 pub use orders::Move;
 
-use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Control, Drain, Failover, LastWord, Listing, Logged, MemberState, Notice, Report, Sealing,
@@ -29,7 +28,7 @@ use crate::message::{
 use crate::quorum::Quorum;
 use crate::totals::Totals;
 use holdfast_protection::Peer;
-use holdfast_wire::{DropCounters, DropReason};
+use holdfast_wire::{DropCounters, DropReason, NodeId};
 use lists::Lists;
 use orders::{Ticket, Wanted};
 use std::collections::VecDeque;
@@ -186,7 +185,7 @@ impl Manager {
 
     /// The incarnation of the coordinator that was heard last, or will be.
     pub fn coordinator(&self) -> Option<Peer> {
-        self.fabric.peer(COORDINATOR)
+        self.fabric.peer(NodeId::COORDINATOR)
     }
 
     /// The runtimes of other hosts that may speak, if that has changed.
@@ -224,9 +223,9 @@ impl Manager {
         // Ends go before `Present`: the coordinator gives up every runtime that is not
         // present, without a count.
         for end in &self.ended {
-            self.fabric.send_control(COORDINATOR, &end.said());
+            self.fabric.send_control(NodeId::COORDINATOR, &end.said());
         }
-        self.fabric.send_control(COORDINATOR, &Control::Present { peers: found.to_vec() });
+        self.fabric.send_control(NodeId::COORDINATOR, &Control::Present { peers: found.to_vec() });
         for peer in found {
             self.fabric.set_peer(*peer);
             self.fabric.send_control(peer.node, &Control::Account { handled: 0 });
@@ -258,7 +257,7 @@ impl Manager {
     pub fn handle_started(&mut self, peer: Peer) {
         self.fabric.set_peer(peer);
         let Peer { node, incarnation } = peer;
-        self.fabric.send_control(COORDINATOR, &Control::Started { node, incarnation });
+        self.fabric.send_control(NodeId::COORDINATOR, &Control::Started { node, incarnation });
     }
 
     /// The location of a runtime's last word, on this host.
@@ -305,9 +304,9 @@ impl Manager {
         self.last_words.retain(|(known, _)| *known != peer);
         let ended = end.said();
         self.keep_end(end);
-        self.fabric.send_control(COORDINATOR, &ended);
+        self.fabric.send_control(NodeId::COORDINATOR, &ended);
         // The serving host must know the end even while there is no coordinator.
-        for other in self.quorum.iter().flat_map(Quorum::others).map(manager_of) {
+        for other in self.quorum.iter().flat_map(Quorum::others).map(NodeId::manager) {
             if self.fabric.backlog(other) < BEAT_BACKLOG {
                 self.fabric.send_control(other, &ended);
             }
@@ -334,7 +333,7 @@ impl Manager {
         self.crowded.retain(|(peer, ..)| present.contains(peer));
         let refused: Vec<(Peer, u64)> =
             self.crowded.iter().map(|&(peer, count, _)| (peer, count)).collect();
-        if self.fabric.send_control(COORDINATOR, &Control::Crowded { refused }) {
+        if self.fabric.send_control(NodeId::COORDINATOR, &Control::Crowded { refused }) {
             self.crowded.iter_mut().for_each(|(_, count, told)| *told = *count);
         }
     }
@@ -361,7 +360,7 @@ impl Manager {
         self.now = now;
         self.tell_crowded();
         let inbox = core::mem::take(&mut self.fabric.inbox);
-        if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
+        if inbox.restarted.iter().any(|peer| peer.node == NodeId::COORDINATOR) {
             // The earlier coordinator may have been on another host, and no notice of its
             // end may come.
             let known = self.coordinator();
@@ -385,19 +384,21 @@ impl Manager {
                 Err(DropReason::Malformed)
             };
             match message {
-                Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
+                Ok(message) if record.from.node == NodeId::COORDINATOR => {
+                    self.handle_coordinator(message)
+                }
                 Ok(Control::Beat(beat)) => {
-                    let host = host_of(record.from.node);
+                    let host = record.from.node.host();
                     let heard = host.and_then(|host| {
                         self.quorum.as_mut().map(|quorum| quorum.handle_beat(host, &beat, now))
                     });
                     self.change(heard.into_iter().flatten());
                 }
-                Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {
+                Ok(Control::Sealing(sealing)) if record.from.node.host().is_some() => {
                     self.sealings.push((record.from, sealing))
                 }
                 Ok(Control::Ended { node, incarnation, .. })
-                    if host_of(record.from.node).is_some() =>
+                    if record.from.node.host().is_some() =>
                 {
                     self.ended_elsewhere.push(Peer { node, incarnation });
                 }
@@ -426,30 +427,33 @@ impl Manager {
             Control::Silent { node, incarnation }
                 if self.alive.contains(&Peer { node, incarnation }) =>
             {
-                self.fabric.send_control(COORDINATOR, &Control::Alive { node, incarnation });
+                self.fabric
+                    .send_control(NodeId::COORDINATOR, &Control::Alive { node, incarnation });
             }
             Control::Fence { node, incarnation } | Control::Silent { node, incarnation } => {
                 let peer = Peer { node, incarnation };
                 match self.ended.iter().find(|end| end.peer == peer) {
                     Some(end) => {
-                        self.fabric.send_control(COORDINATOR, &end.said());
+                        self.fabric.send_control(NodeId::COORDINATOR, &end.said());
                     }
                     None => self.wishes.push(Wish::Fence(peer)),
                 }
             }
             Control::Account { .. } => {
                 for end in &self.ended {
-                    self.fabric.send_control(COORDINATOR, &end.said());
+                    self.fabric.send_control(NodeId::COORDINATOR, &end.said());
                 }
-                self.fabric
-                    .send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
+                self.fabric.send_control(
+                    NodeId::COORDINATOR,
+                    &Control::Present { peers: self.present.clone() },
+                );
                 if let Some(wanted) = &mut self.rules {
                     wanted.told = 0;
                 }
             }
             Control::Serve { switch, host, term, life } => {
                 let me = self.fabric.me();
-                let is_meant = manager_of(host) == me.node && life == me.incarnation;
+                let is_meant = NodeId::manager(host) == me.node && life == me.incarnation;
                 let change = self
                     .quorum
                     .as_mut()
@@ -516,7 +520,7 @@ impl Manager {
                     None => self.reports.push((from, report)),
                 }
             }
-            Control::Lists(lists) if from.node == STATE_SERVER => self.listings = lists,
+            Control::Lists(lists) if from.node == NodeId::STATE_SERVER => self.listings = lists,
             Control::Totals { statistic, first, values } => {
                 self.totals_of(from).take(statistic as usize, first as usize, &values);
             }
@@ -546,8 +550,8 @@ impl Manager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::MANAGER;
     use core::sync::atomic::AtomicU64;
+    use holdfast_wire::NodeId;
 
     /// A runtime died before this incarnation of the manager, one dies in it, and one on
     /// another host. The coordinator hears the last word of each. For the first, it hears
@@ -556,10 +560,10 @@ mod tests {
     fn what_the_dead_said_last_is_told() {
         static WORD: AtomicU64 = AtomicU64::new(0);
         let [buried, here, elsewhere, silent] =
-            [16, 17, 18, 19].map(|node| Peer { node, incarnation: 1 });
-        let coordinator = Peer { node: COORDINATOR, incarnation: 1 };
+            [16, 17, 18, 19].map(|node| Peer { node: NodeId::new(node), incarnation: 1 });
+        let coordinator = Peer { node: NodeId::COORDINATOR, incarnation: 1 };
         let mut manager =
-            Manager::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
+            Manager::new(Peer { node: NodeId::MANAGER, incarnation: 2 }, FabricConfig::default());
         manager.fabric().set_peer(coordinator);
         let word = LastWord::new(&WORD);
         word.say(5);
@@ -573,7 +577,7 @@ mod tests {
             manager.handle_ended(peer, flows);
         }
         let mut heard = Fabric::new(coordinator, FabricConfig::default());
-        heard.set_peer(Peer { node: MANAGER, incarnation: 2 });
+        heard.set_peer(Peer { node: NodeId::MANAGER, incarnation: 2 });
         manager.fabric().poll_transmit(1, |frame| {
             // Frames for runtimes are refused here.
             let _ = heard.handle_frame(frame, 1);
@@ -601,11 +605,11 @@ mod tests {
     #[test]
     fn a_drain_that_is_not_over_is_not_forgotten() {
         let mut manager =
-            Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+            Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
         let last = MOVES_KEPT as u32 + 9;
         for incarnation in 1..=last {
             let ended_at = (incarnation > 1).then_some(2);
-            let peer = Peer { node: 16, incarnation };
+            let peer = Peer { node: NodeId::new(16), incarnation };
             manager.handle_coordinator(Control::Draining(Drain {
                 peer,
                 began_at: 1,
@@ -625,9 +629,9 @@ mod tests {
     #[test]
     fn what_runtimes_have_counted_is_known_by_life() {
         let mut manager =
-            Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
-        let [one, other, next] =
-            [(16, 1), (17, 2), (16, 3)].map(|(node, incarnation)| Peer { node, incarnation });
+            Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
+        let [one, other, next] = [(16, 1), (17, 2), (16, 3)]
+            .map(|(node, incarnation)| Peer { node: NodeId::new(node), incarnation });
         let say = |manager: &mut Manager, from: Peer, values: &[i64]| {
             manager.handle_runtime(
                 from,

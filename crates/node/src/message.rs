@@ -15,10 +15,9 @@ pub use ordered::{Ordered, numbered};
 pub use said::{FlowInfo, FlowPage, Listing, Logged, Place, PoolId, Report, Share, TraceStep};
 pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Retried, Standing};
 
-use crate::address::NodeId;
 use crate::rules::Rule;
 use holdfast_protection::{Epoch, Peer};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

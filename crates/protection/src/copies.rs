@@ -55,7 +55,7 @@ pub(crate) fn save(
                 return Err(DropReason::StaleEpoch);
             }
             let life = ours.life();
-            let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
+            let holder = ours.holder();
             if is_ours || life == Life::Departed || life == Life::Claiming && holder != from {
                 *demoted = Some(Demoted {
                     slot: found.slot,
@@ -83,13 +83,14 @@ pub(crate) fn save(
     if flows.overwrite(slot, block).is_err() {
         // A refused flow must not be found here later, older than its owner has revealed.
         match out.demoted.contains(&slot) {
-            true => flows.header_mut(slot).peer = 0,
+            true => flows.header_mut(slot).set_holder(Peer::default()),
             false => flows.remove(slot),
         }
         return Err(DropReason::FlowTableFull);
     }
     let header = flows.header_mut(slot);
-    (header.peer, header.peer_incarnation, header.commit) = (from.node, from.incarnation, 0);
+    header.set_holder(from);
+    header.commit = 0;
     Ok(())
 }
 
@@ -132,7 +133,7 @@ fn find(flows: &Flows, from: Peer, hash: u64, epoch: Epoch) -> Result<Slot, Drop
     let slot =
         flows.find_hash(hash, |header| header.epoch == epoch).ok_or(DropReason::StaleEpoch)?;
     let header = flows.header(slot);
-    let is_its = (header.peer, header.peer_incarnation) == (from.node, from.incarnation);
+    let is_its = header.holder() == from;
     let is_copy = header.life().may_be_copy() && header.flags & flag::EMPTY == 0;
     if is_its && is_copy { Ok(slot) } else { Err(DropReason::StaleEpoch) }
 }

@@ -283,7 +283,7 @@ pub(crate) fn split_check(body: &[u8]) -> Result<Check, DropReason> {
 mod tests {
     use super::*;
     use crate::flows::{Flows, flag};
-    use holdfast_wire::FlowKey;
+    use holdfast_wire::{FlowKey, NodeId};
     use zerocopy::IntoBytes;
 
     const STATE_LEN: usize = 43;
@@ -336,7 +336,8 @@ mod tests {
         let (mut flows, slot) = flows();
         let before = flows.block(slot).to_vec();
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit, header.parked) = (17, 3, 99, 4);
+        header.set_holder(crate::Peer { node: NodeId::new(17), incarnation: 3 });
+        (header.commit, header.parked) = (99, 4);
         header.flags = flag::DIRTY | flag::UNPROTECTED;
         (header.timer_next, header.timer_before, header.timer_list, header.generation) =
             (1, 2, 3, 4);

@@ -9,8 +9,8 @@
 //! here with a reason and a counter.
 
 use crate::{Peer, Released};
-use holdfast_wire::Packet;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{NodeId, Packet};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl Fence {
 
     /// All incarnations that may release.
     pub fn peers(&self) -> impl Iterator<Item = Peer> + '_ {
-        let nodes = self.open.iter().zip(0u16..);
+        let nodes = self.open.iter().zip((0..).map(NodeId::new));
         nodes.filter_map(|(incarnation, node)| {
             incarnation.map(|incarnation| Peer { node, incarnation })
         })
@@ -64,7 +64,7 @@ impl Fence {
 
     /// The incarnation of this node that may release, if any.
     #[inline]
-    pub fn peer(&self, node: u16) -> Option<Peer> {
+    pub fn peer(&self, node: NodeId) -> Option<Peer> {
         let incarnation = self.open.get(usize::from(node)).copied().flatten()?;
         Some(Peer { node, incarnation })
     }

@@ -3,6 +3,7 @@
 use crate::numbers::Sent;
 use crate::{NodeIndex, Peer};
 use core::ops::{Deref, DerefMut};
+use holdfast_wire::NodeId;
 
 /// A link to a holder.
 pub(crate) trait Holder {
@@ -40,7 +41,7 @@ impl<L: Holder> Links<L> {
     }
 
     /// The incarnation of this node to which there is a link.
-    pub(crate) fn life(&self, node: u16) -> Option<Peer> {
+    pub(crate) fn life(&self, node: NodeId) -> Option<Peer> {
         self.at.get(node).map(|at| self.list[at].peer())
     }
 
@@ -93,9 +94,9 @@ mod tests {
         }
     }
 
-    const A: Peer = Peer { node: 16, incarnation: 1 };
-    const B: Peer = Peer { node: 17, incarnation: 2 };
-    const C: Peer = Peer { node: 40, incarnation: 3 };
+    const A: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+    const B: Peer = Peer { node: NodeId::new(17), incarnation: 2 };
+    const C: Peer = Peer { node: NodeId::new(40), incarnation: 3 };
 
     /// A peer stays, another comes, and a third has a new incarnation. The link to the
     /// old incarnation is given back, and the link that stays goes on counting.
@@ -113,7 +114,7 @@ mod tests {
             [A, B, C, later].map(|peer| links.position(peer)),
             [None, Some(1), Some(0), Some(2)]
         );
-        assert_eq!((links.life(A.node), links.life(99)), (Some(later), None));
+        assert_eq!((links.life(A.node), links.life(NodeId::new(99))), (Some(later), None));
         assert_eq!(links.find(B).unwrap().numbers().last, 7);
         assert!(!links.has(A) && links.renew(&[], line).len() == 3 && !links.has(B));
     }

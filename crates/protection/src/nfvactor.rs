@@ -51,7 +51,7 @@ mod way;
 
 use crate::flows::{Event, flag};
 use crate::links::Links;
-use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
+use crate::numbers::{Inbounds, is_no_later, key_of, only_u32, reached, split_refusal};
 use crate::parting::{self, Parting};
 use crate::plan::{Plan, Release};
 use crate::{
@@ -61,7 +61,7 @@ use crate::{
 use before::Before;
 use handed::Handed;
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::{DropReason, FlowKey, Packet};
+use holdfast_wire::{DropReason, FlowKey, NodeId, Packet};
 use leaving::Leaving;
 use link::{Latched, Link};
 use snapshots::Snapshots;
@@ -226,7 +226,7 @@ impl NfvActor {
             packet,
             is_for_holder: false,
         };
-        if header.peer == 0 {
+        if header.holder() == Peer::default() {
             let latched = Latched { commit: 0, ..latched };
             if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {
                 out.released_unprotected += 1;
@@ -240,7 +240,7 @@ impl NfvActor {
             out.dropped.push((latched.packet, DropReason::HeldOverflow));
             return;
         }
-        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let holder = header.holder();
         match self.links.find(holder) {
             Some(link) => {
                 link.choice.note_packet(latched.packet.len());
@@ -292,7 +292,7 @@ impl NfvActor {
     fn end_copies(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: Epoch, key: FlowKey) {
         self.parting.gone(slot);
         self.forget_copy(holder);
-        if holder.node != 0 && holder != to {
+        if holder.node != NodeId::NONE && holder != to {
             self.parting.end(holder, epoch, key);
         }
     }
@@ -308,7 +308,7 @@ impl NfvActor {
     fn end_flow(&mut self, flows: &Flows, slot: Slot) {
         self.parting.end_kept(slot);
         let header = flows.header(slot);
-        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let holder = header.holder();
         self.end_copies(slot, holder, Peer::default(), header.epoch, header.key);
     }
 
@@ -387,9 +387,7 @@ impl NfvActor {
         self.resync_again = true;
         let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
             let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
-            is_same
-                && header.life().is_owned()
-                && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
+            is_same && header.life().is_owned() && header.holder() == from
         });
         if let Some(header) = header {
             // If the flow has changed since, that delta was refused too, and its refusal
@@ -403,7 +401,8 @@ impl NfvActor {
             }
             if header.commit == commit || is_pinned {
                 // The next holder to be asked may have room.
-                (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
+                header.set_holder(Peer::default());
+                header.commit = 0;
                 header.flags |= flag::UNPROTECTED;
                 if self.is_pinned && self.peers.get(self.next_peer) == Some(&from) {
                     self.next_peer = (self.next_peer + 1) % self.peers.len();
@@ -478,8 +477,7 @@ impl Protection for NfvActor {
         }
         let is_sent = header.commit != 0
             && header.flags & (flag::DIRTY | flag::UNPROTECTED | flag::WHOLE) == 0;
-        let (commit, holder) =
-            (header.commit, Peer { node: header.peer, incarnation: header.peer_incarnation });
+        let (commit, holder) = (header.commit, header.holder());
         match self.links.find(holder).filter(|_| is_sent) {
             Some(link) if reached(link.numbers.saved, commit) => out.release(packet),
             Some(_) => self.pending.push((slot, packet)),
@@ -646,13 +644,10 @@ impl Protection for NfvActor {
             self.forget_dead(dead);
             return;
         }
-        let is_dead = |node: u16, incarnation: u32| {
-            node == dead.node && reached(dead.incarnation, incarnation)
-        };
         for slot in 0..flows.reach() {
             let header = flows.header(slot);
             let is_copy = header.life().may_be_copy();
-            if is_copy && is_dead(header.peer, header.peer_incarnation) {
+            if is_copy && is_no_later(header.holder(), dead) {
                 flows.step(slot, Event::Claim);
                 out.claims.push(slot);
             }
@@ -675,7 +670,7 @@ impl Protection for NfvActor {
         let has_snapshots = self.has_snapshots();
         let header = flows.header_mut(slot);
         self.parting.came_back(slot, header);
-        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let holder = header.holder();
         match (has_snapshots, self.links.has(holder)) {
             // The runtime that gave the snapshot back still has it, and gets the next one
             // with the new epoch.
@@ -687,7 +682,7 @@ impl Protection for NfvActor {
             (false, false) => {}
         }
         if !(has_snapshots && self.links.has(holder)) {
-            (header.peer, header.peer_incarnation) = (0, 0);
+            header.set_holder(Peer::default());
         }
         header.commit = 0;
         header.flags |= flag::UNPROTECTED;
@@ -707,7 +702,7 @@ impl Protection for NfvActor {
         }
         let now = self.now;
         let release = self.plan.release;
-        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let holder = header.holder();
         let Some(link) = self.links.find(holder) else { return true };
         // No packets wait behind a state that could not be sent.
         if header.commit == 0 {
@@ -758,7 +753,7 @@ impl Protection for NfvActor {
         _out: &mut Outbox,
     ) -> bool {
         let header = *flows.header(slot);
-        let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let old = header.holder();
         if self.links.has(to) {
             self.end_copies(slot, old, to, old_epoch, header.key);
         } else {
@@ -769,7 +764,8 @@ impl Protection for NfvActor {
         }
         flows.step(slot, Event::Keep);
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit) = (to.node, to.incarnation, 0);
+        header.set_holder(to);
+        header.commit = 0;
         header.flags &= !(flag::UNPROTECTED | flag::DIRTY);
         true
     }
@@ -783,10 +779,10 @@ impl Protection for NfvActor {
         if let Some(link) = link {
             // The previous owner has the same state: it is the replica now.
             link.copies += 1;
-            (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+            header.set_holder(from);
             header.flags &= !flag::UNPROTECTED;
         } else {
-            (header.peer, header.peer_incarnation) = (0, 0);
+            header.set_holder(Peer::default());
             header.flags |= flag::UNPROTECTED;
             self.parting.came_from(slot, header, from);
             self.look_soon();

@@ -8,7 +8,7 @@
 //! number 0 stands for "none", so the counts leave it out when they wrap.
 
 use crate::{Epoch, Flows, NodeIndex, Outbox, Peer, kind};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
 
@@ -16,6 +16,11 @@ use zerocopy::FromBytes;
 #[inline]
 pub(crate) fn reached(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 >= 0
+}
+
+/// True for the same node, in the other's incarnation or an earlier one.
+pub(crate) fn is_no_later(peer: Peer, other: Peer) -> bool {
+    peer.node == other.node && reached(other.incarnation, peer.incarnation)
 }
 
 /// Parses a number; returns the rest too.
@@ -190,7 +195,7 @@ impl<T: Default> Inbounds<T> {
     }
 
     /// Forgets the closed entries of a node.
-    fn forget_closed(&mut self, node: u16) {
+    fn forget_closed(&mut self, node: NodeId) {
         self.list.retain(|inbound| !(inbound.closed && inbound.peer.node == node));
         self.at.renew(self.list.iter().map(|inbound| inbound.peer.node));
         let busy = self.list.iter().zip(0u32..).filter(|(inbound, _)| inbound.is_busy);
@@ -273,8 +278,7 @@ impl<T: Default> Inbounds<T> {
         // An owner that has sent nothing yet is closed too, because records may be on
         // their way.
         self.from(dead);
-        let is_dead =
-            |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
+        let is_dead = |peer: Peer| is_no_later(peer, dead);
         for inbound in self.list.iter_mut().filter(|inbound| is_dead(inbound.peer)) {
             inbound.closed = true;
             inbound.untold.clear();

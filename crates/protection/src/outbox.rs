@@ -3,7 +3,7 @@
 
 use crate::flows::Journal;
 use crate::{NodeIndex, Peer, Released, Slot};
-use holdfast_wire::{DropReason, Packet};
+use holdfast_wire::{DropReason, NodeId, Packet};
 
 /// A record for the reliable channel to another runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Outbox {
     pub claims: Vec<Slot>,
     /// Like `claims`, but found after the failure was known. Each with the node that had
     /// the flow.
-    pub late_claims: Vec<(u16, Slot)>,
+    pub late_claims: Vec<(NodeId, Slot)>,
     /// Flows that another runtime owns under a newer epoch.
     pub demoted: Vec<Slot>,
     /// Flows whose state was absent and has come.
@@ -85,7 +85,7 @@ impl Outbox {
     /// incarnation that is known here, and returns 0 if that is not the present one.
     /// Ignored for a node that is no peer of this chain.
     #[inline]
-    pub fn set_room(&mut self, node: u16, room: impl FnOnce(Peer) -> usize) {
+    pub fn set_room(&mut self, node: NodeId, room: impl FnOnce(Peer) -> usize) {
         if let Some((peer, known)) = self.room_at.get(node).and_then(|at| self.rooms.get_mut(at)) {
             *known = room(*peer);
         }

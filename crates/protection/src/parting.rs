@@ -20,7 +20,7 @@ use crate::links::{Holder, Links};
 use crate::numbers::{Sent, reached};
 use crate::{Epoch, Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::IntoBytes;
 
@@ -115,7 +115,7 @@ impl Parting {
     /// The flow has come from this runtime, which keeps a copy of it. Like
     /// [`replace`](Self::replace), whether the runtime is known to be leaving or not.
     pub(crate) fn came_from(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
-        if holder.node != 0 {
+        if holder.node != NodeId::NONE {
             let replaced =
                 Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
             self.replaced.insert((slot, holder), replaced);
@@ -156,7 +156,8 @@ impl Parting {
         let replaced = self.replaced.extract_if(of_slot, |_, _| true);
         let replaced =
             replaced.map(|((_, holder), Replaced { epoch, key, .. })| End { holder, epoch, key });
-        let held = (holder.node != 0 && holder != to).then_some(End { holder, epoch, key });
+        let held =
+            (holder.node != NodeId::NONE && holder != to).then_some(End { holder, epoch, key });
         let kept: Vec<End> = held.into_iter().chain(replaced).collect();
         if !kept.is_empty() {
             self.kept.insert(slot, kept);
@@ -199,10 +200,7 @@ impl Parting {
             if is_ours {
                 // A former holder that stayed or came back, and is the flow's holder now,
                 // keeps its copy.
-                self.replaced.remove(&(
-                    slot,
-                    Peer { node: header.peer, incarnation: header.peer_incarnation },
-                ));
+                self.replaced.remove(&(slot, header.holder()));
             }
             if !is_ours || is_saved(header) {
                 self.gone(slot);
@@ -242,10 +240,10 @@ impl Parting {
     }
 }
 
-const LAST: Peer = Peer { node: u16::MAX, incarnation: u32::MAX };
+const LAST: Peer = Peer { node: NodeId::new(u16::MAX), incarnation: u32::MAX };
 
 /// True if the holder has saved the last commit that the header names.
 pub(crate) fn is_saved<H: Holder>(links: &mut Links<H>, header: &ActorHeader) -> bool {
-    let link = links.find(Peer { node: header.peer, incarnation: header.peer_incarnation });
+    let link = links.find(header.holder());
     header.commit != 0 && link.is_some_and(|link| reached(link.numbers().saved, header.commit))
 }

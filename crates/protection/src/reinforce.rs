@@ -37,7 +37,7 @@ use crate::{
     Slot, kind,
 };
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::{DropReason, Packet};
+use holdfast_wire::{DropReason, NodeId, Packet};
 use journal::Journals;
 use round::Rounds;
 
@@ -63,7 +63,7 @@ struct Draft {
 /// See the module.
 pub(crate) struct Reinforce {
     plan: Plan,
-    me: u16,
+    me: NodeId,
     copies: NfvActor,
     batch: Vec<Input>,
     /// Flows that are about to leave: their copies must be up to date.
@@ -83,7 +83,7 @@ impl Reinforce {
     pub(crate) fn new(plan: Plan) -> Reinforce {
         Reinforce {
             plan,
-            me: 0,
+            me: NodeId::NONE,
             copies: NfvActor::pinned(),
             batch: Vec::with_capacity(256),
             leaving: Vec::new(),
@@ -129,7 +129,7 @@ impl Reinforce {
                 self.copies.mark_dirty(flows, slot);
                 continue;
             }
-            let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+            let holder = header.holder();
             let at =
                 self.drafts.iter().position(|draft| draft.holder == holder).unwrap_or_else(|| {
                     self.drafts.push(Draft {
@@ -271,7 +271,7 @@ impl Logged for Reinforce {
 
     fn has_input(&self, flows: &Flows, slot: Slot, stamp: u64) -> bool {
         let header = flows.header(slot);
-        let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let owner = header.holder();
         header.last_stamp >= stamp || self.journals.has(owner, header.epoch, stamp)
     }
 }

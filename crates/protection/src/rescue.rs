@@ -216,7 +216,7 @@ impl Rescue {
 
     /// True if the server has this flow as it was when it was written back last.
     fn is_at_server(&self, header: &ActorHeader) -> bool {
-        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let holder = header.holder();
         self.shares.position(holder).is_some()
             && header.commit != 0
             && header.flags & flag::UNPROTECTED == 0
@@ -230,8 +230,8 @@ impl Rescue {
         self.copies.parting.came_back(slot, header);
         // The holder is set although nothing was sent, so that the server is told if the
         // flow ends before it is written back.
-        (header.peer, header.peer_incarnation, header.commit) =
-            (server.node, server.incarnation, 0);
+        header.set_holder(server);
+        header.commit = 0;
         header.flags = header.flags & !flag::DIRTY | flag::UNPROTECTED;
         self.copies.resynchronise_again();
     }
@@ -319,7 +319,7 @@ impl Paged for Rescue {
         if !self.is_at_server(header) {
             return true;
         }
-        let server = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let server = header.holder();
         let Some(link) = self.copies.links.find(server) else { return true };
         let number = link.numbers.next();
         let (epochs, to) = ([header.epoch, epoch].map(Epoch::to_be_bytes), peer_bytes(to));
@@ -511,7 +511,7 @@ impl Protection for Rescue {
         }
         let header = flows.header(slot);
         // True for an earlier incarnation of a server, too.
-        let is_held_there = self.shares.has_node(header.peer);
+        let is_held_there = self.shares.has_node(header.holder().node);
         let is_behind = is_held_there && !self.is_at_server(header);
         if is_behind || header.flags & flag::DIRTY != 0 {
             self.departing.push((slot, header.generation));

@@ -11,9 +11,9 @@ use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::flows::{Life, flag};
 use holdfast_protection::{Flows, Slot};
-use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
 use holdfast_wire::header::tcp_flags::RST;
+use holdfast_wire::{FlowKey, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A broken invariant.
@@ -210,7 +210,7 @@ impl Checkers {
                     .filter(|(_, header)| header.life().is_owned() && header.commit != 0)
                 {
                     let is_holder = |served: &&Served<'_>| {
-                        served.runtime.me().node == header.peer && self.strict
+                        served.runtime.me().node == header.holder().node && self.strict
                     };
                     let holder = serving.iter().find(is_holder).map(|holder| holder.runtime);
                     let Some(theirs) = holder.and_then(|holder| holder.flows(chain)) else {
@@ -227,7 +227,7 @@ impl Checkers {
                     if is_same && is_sent && theirs.digest(copy.slot) != flows.digest(slot) {
                         let text = format!(
                             "runtime {} has another {} than runtime {}",
-                            header.peer,
+                            header.holder().node,
                             header.key,
                             owner.runtime.me().node
                         );
@@ -656,7 +656,7 @@ impl Checkers {
     /// A flow has at most one serving owner, and no two flows have the same leased end. A
     /// published end may have many flows.
     pub(crate) fn check_owners(&mut self, serving: &[Served<'_>]) {
-        let mut owners: BTreeMap<FlowKey, u16> = BTreeMap::new();
+        let mut owners: BTreeMap<FlowKey, NodeId> = BTreeMap::new();
         let mut replies: BTreeMap<FlowKey, FlowKey> = BTreeMap::new();
         let mut found = Vec::new();
         for served in serving {
@@ -702,7 +702,7 @@ impl Checkers {
         &mut self,
         key: &FlowKey,
         number: u32,
-        free_at: Option<u16>,
+        free_at: Option<NodeId>,
         free_in_ledger: bool,
     ) {
         if let Some(node) = free_at {

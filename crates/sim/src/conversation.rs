@@ -8,9 +8,6 @@
 
 use crate::frames::{self, End};
 use crate::script::record_name;
-use holdfast_node::address::{
-    COORDINATOR, NodeId, host_of, is_runtime, state_server_number, switch_number,
-};
 use holdfast_node::channel::Overheard;
 use holdfast_node::message::{
     Claim, ClaimFlag, Control, Ended, Grant, MemberState, Replay, RouteInfo, kind as message,
@@ -20,7 +17,7 @@ use holdfast_protection::flows::ActorHeader;
 use holdfast_protection::{Epoch, Peer, kind};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::{ENCAPSULATION_LEN, Flags, index};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
@@ -61,10 +58,10 @@ fn runtime((node, incarnation): (NodeId, u32)) -> String {
 }
 
 fn name(node: NodeId) -> String {
-    if node == COORDINATOR {
+    if node == NodeId::COORDINATOR {
         return "coordinator".to_owned();
     }
-    match (host_of(node), switch_number(node), state_server_number(node)) {
+    match (node.host(), node.switch_number(), node.state_server_number()) {
         (Some(0), ..) => "manager".to_owned(),
         (Some(host), ..) => format!("manager {host}"),
         (_, Some(0), _) => "switch".to_owned(),
@@ -80,7 +77,7 @@ fn name(node: NodeId) -> String {
 fn name_of(peer: Peer) -> String {
     match peer.incarnation {
         0 => name(peer.node),
-        1 if !is_runtime(peer.node) => name(peer.node),
+        1 if !peer.node.is_runtime() => name(peer.node),
         incarnation => format!("{}.{incarnation}", name(peer.node)),
     }
 }
@@ -112,7 +109,7 @@ impl Fields<'_> {
     }
 
     fn peer(&mut self) -> Option<String> {
-        Some(runtime((self.u16()?, self.u32()?)))
+        Some(runtime((NodeId::new(self.u16()?), self.u32()?)))
     }
 
     fn all<T: FromBytes>(&self) -> Vec<T> {
@@ -478,7 +475,7 @@ impl Conversation {
                 for route in fields.all::<RouteInfo>() {
                     let flow = self.flow(&route.claim.key.into());
                     self.epochs.insert(route.claim.epoch().get(), flow);
-                    let whose = runtime((route.node.get(), route.incarnation.get()));
+                    let whose = runtime((NodeId::new(route.node.get()), route.incarnation.get()));
                     routes.push(format!(
                         "flow {flow} (epoch {}) leads to {whose}",
                         route.claim.epoch()

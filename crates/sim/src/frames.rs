@@ -1,12 +1,11 @@
 //! Builds and reads the frames of simulated clients and servers.
 
 use crate::script::record_name;
-use holdfast_node::address::{NodeId, node_of};
 use holdfast_node::channel::Overheard;
 use holdfast_node::message::{self, Control};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Ipv4, Tcp, Udp, icmp, proto};
 use holdfast_wire::nsh::{Flags, index};
-use holdfast_wire::{FlowKey, Packet, checksum, map_v4};
+use holdfast_wire::{FlowKey, NodeId, Packet, checksum, map_v4};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -322,7 +321,7 @@ pub(crate) fn in_hand(frame: &[u8]) -> Option<(NodeId, u64)> {
 }
 
 fn node_at(frame: &[u8], at: usize) -> Option<NodeId> {
-    node_of(frame.get(at..at + 6)?.try_into().ok()?)
+    NodeId::of_mac(frame.get(at..at + 6)?.try_into().ok()?)
 }
 
 /// The node that sent a frame.

@@ -13,17 +13,16 @@ use crate::checkers::{Checkers, Pages, Served, Violation};
 use crate::frames;
 use crate::peers::{self, Client};
 use crate::stamper::{self, Revealed};
-use holdfast_node::address::MAX_SWITCHES;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, Life, flag};
 use holdfast_protection::{Flows, Peer, Plan as Preset};
-use holdfast_wire::FlowKey;
+use holdfast_wire::{FlowKey, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 const INVARIANT: &str = "bounded loss";
 /// Most chains of a world: two of each switch.
-const CHAINS: usize = 2 * MAX_SWITCHES as usize;
+const CHAINS: usize = 2 * NodeId::MAX_SWITCHES as usize;
 
 struct Failure {
     at: u64,
@@ -145,7 +144,7 @@ impl Loss {
                 let flows = runtime.flows(usize::from(route.chain))?;
                 let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
                 let header = flows.header(slot);
-                let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+                let owner = header.holder();
                 let is_owner_there = || living.iter().any(|runtime| runtime.me() == owner);
                 let is_older = route.epoch.is_later(header.epoch);
                 let is_latest = match header.life() {
@@ -161,9 +160,7 @@ impl Loss {
                 };
                 Some((is_latest, checkers.counts(flows, slot)))
             });
-            let is_of_dead = |header: &ActorHeader| {
-                (header.peer, header.peer_incarnation) == (dead.node, dead.incarnation)
-            };
+            let is_of_dead = |header: &ActorHeader| header.holder() == dead;
             let written_back = pages(usize::from(route.chain), &route.key).map(|(flows, slot)| {
                 let header = flows.header(slot);
                 (header.epoch == route.epoch && is_of_dead(header), checkers.counts(flows, slot))

@@ -9,8 +9,7 @@
 
 use crate::conversation::Heard;
 use crate::world::Report;
-use holdfast_node::address::NodeId;
-use holdfast_wire::DropCounters;
+use holdfast_wire::{DropCounters, NodeId};
 
 /// An end of a connection: address and port.
 pub type End = ([u8; 4], u16);
@@ -70,7 +69,7 @@ pub struct Clock {
 }
 
 /// Any node, in [`When::Sent`] and [`When::Reached`].
-pub const ANYBODY: NodeId = 0;
+pub const ANYBODY: NodeId = NodeId::NONE;
 
 /// The moment of a step. A step is never taken before the steps ahead of it in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use holdfast_functions::{
     Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig,
 };
 use holdfast_nf::{Bound, Chain, ConfigError, Function};
-use holdfast_node::address::switch_node;
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
 use holdfast_protection::plan::{Flow, Release, Shared};
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Peer, Plan as Preset};
+use holdfast_wire::NodeId;
 use holdfast_wire::fault::Planted;
 use serde_json::json;
 
@@ -236,7 +236,12 @@ impl Scenario {
             chain.ask_server(CREDIT[usize::from(self.tight)], NUMBERS_REST);
             chain.share_statistics();
         }
-        ChainSpec { name: "simulated".to_owned(), switch: switch_node(switch), chain, protection }
+        ChainSpec {
+            name: "simulated".to_owned(),
+            switch: NodeId::switch(switch),
+            chain,
+            protection,
+        }
     }
 
     /// Stamper, firewall, NAT, refuser, balancers. Checkers look for the stamper's state

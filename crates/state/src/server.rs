@@ -23,8 +23,8 @@ use crate::control::{Form, Message, Opcode};
 use crate::link::Link;
 use crate::list::{Account, Limits, List, Output, QUESTIONS};
 use crate::statistics::Statistics;
-use holdfast_wire::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{NodeId, Peer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The kind of a list, with its size.
@@ -94,7 +94,7 @@ pub enum Refused {
 
 /// The stand-in that holds everything that a server does not remember. No node has its
 /// number.
-pub const PAST: Peer = Peer { node: u16::MAX, incarnation: 0 };
+pub const PAST: Peer = Peer { node: NodeId::new(u16::MAX), incarnation: 0 };
 
 /// A roll call: all living instances are to say that they have claimed what their flows
 /// hold.
@@ -129,8 +129,8 @@ pub struct Server {
     roll_calls: u64,
     /// By node, the latest incarnation that is dead, and the latest that was released
     /// with all before it.
-    fenced: BTreeMap<u16, u32>,
-    over: BTreeMap<u16, u32>,
+    fenced: BTreeMap<NodeId, u32>,
+    over: BTreeMap<NodeId, u32>,
     now: u64,
     failures: u64,
     out: Vec<Output>,

@@ -202,11 +202,12 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_wire::NodeId;
     use proptest::prelude::*;
 
-    const A: Peer = Peer { node: 16, incarnation: 1 };
-    const B: Peer = Peer { node: 17, incarnation: 1 };
-    const C: Peer = Peer { node: 18, incarnation: 1 };
+    const A: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+    const B: Peer = Peer { node: NodeId::new(17), incarnation: 1 };
+    const C: Peer = Peer { node: NodeId::new(18), incarnation: 1 };
 
     fn list(is_gauge: bool) -> Statistics {
         let mut list = Statistics::new(2, is_gauge);
@@ -236,7 +237,7 @@ mod tests {
         list.change(A, 1, -5);
         assert!(list.has_untold());
         assert_eq!(untold(&mut list, C), [], "it is as it was");
-        let late = Peer { node: 19, incarnation: 1 };
+        let late = Peer { node: NodeId::new(19), incarnation: 1 };
         list.join(late);
         assert_eq!(untold(&mut list, late), [(0, 6), (1, -4)]);
         assert_eq!((list.told_to(B, 1), list.told_to(B, 2)), (Some(0), None));
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(untold(&mut gauge, A), []);
         assert_eq!(gauge.totals(), [7, 0]);
         gauge.change(C, 0, 5);
-        gauge.release(&[A, Peer { node: 99, incarnation: 1 }]);
+        gauge.release(&[A, Peer { node: NodeId::new(99), incarnation: 1 }]);
         assert_eq!(gauge.totals(), [7, 0]);
         assert_eq!([B, C].map(|peer| untold(&mut gauge, peer)), [vec![(0, 5)], vec![(0, 2)]]);
         assert!(!gauge.has_untold());
@@ -296,7 +297,7 @@ mod tests {
         /// have been told everything know the sum of the others' parts.
         #[test]
         fn totals_are_sums(steps in prop::collection::vec(step(), 0..200)) {
-            let peer = |node| Peer { node, incarnation: 1 };
+            let peer = |node| Peer { node: NodeId::new(node), incarnation: 1 };
             let mut list = Statistics::new(2, true);
             let (mut dead, mut known) = (std::collections::BTreeSet::new(), BTreeMap::<(u16, u32), i64>::new());
             for step in steps {
@@ -317,11 +318,11 @@ mod tests {
                 let sum = |index: usize| list.parts().fold(0i64, |sum, (_, part)| sum.wrapping_add(part[index]));
                 prop_assert_eq!(list.totals(), [sum(0), sum(1)]);
             }
-            let living: Vec<Peer> = list.parts().map(|(peer, _)| peer).filter(|peer| !dead.contains(&peer.node)).collect();
+            let living: Vec<Peer> = list.parts().map(|(peer, _)| peer).filter(|peer| !dead.contains(&peer.node.get())).collect();
             for peer in living {
-                known.extend(untold(&mut list, peer).into_iter().map(|(index, value)| ((peer.node, index), value)));
+                known.extend(untold(&mut list, peer).into_iter().map(|(index, value)| ((peer.node.get(), index), value)));
                 for index in 0..2 {
-                    let is_known = known.get(&(peer.node, index)).copied().unwrap_or(0);
+                    let is_known = known.get(&(peer.node.get(), index)).copied().unwrap_or(0);
                     prop_assert_eq!(Some(is_known), list.told_to(peer, index));
                 }
             }

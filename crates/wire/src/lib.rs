@@ -16,6 +16,7 @@ mod hash;
 pub mod header;
 mod key;
 mod layers;
+mod node;
 pub mod nsh;
 mod packet;
 mod peer;
@@ -28,6 +29,7 @@ pub use epoch::Epoch;
 pub use hash::fnv1a;
 pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, source_of, unmap_v4};
 pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};
+pub use node::NodeId;
 pub use packet::{
     BUFFER_LEN, Buffer, HEADERS, HEADROOM, Handle, Handles, MAX_MTU, MemoryPool, Meta, Packet,
     PacketPool, Parts, announce_writes,

@@ -1,5 +1,6 @@
 //! A node's incarnation.
 
+use crate::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// A node of the fabric, in one incarnation.
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 )]
 pub struct Peer {
     /// Node id.
-    pub node: u16,
+    pub node: NodeId,
     /// Incarnation; higher is later.
     pub incarnation: u32,
 }

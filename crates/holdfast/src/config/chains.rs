@@ -10,10 +10,10 @@ use super::source::Spot;
 use super::switches::{self, SwitchEntry};
 use holdfast_functions::catalog;
 use holdfast_nf::{Chain, ChainLayout, ConfigError, Configured, SourceLimit};
-use holdfast_node::address::{NodeId, switch_node};
 use holdfast_protection::Plan;
 use holdfast_protection::plan::Shared;
 use holdfast_state::SERVER_CREDIT;
+use holdfast_wire::NodeId;
 use holdfast_wire::selector::{Prefix, SelectorError};
 use holdfast_wire::zone::Zones;
 use serde_json::Value;
@@ -113,7 +113,7 @@ pub(super) fn read(
         shared.statistics.extend(named.statistics);
         let layout =
             ChainLayout::of(functions.iter().map(|function| (function.name(), function.layout())));
-        let switch = switch_node(switch.unwrap_or(0) as u16);
+        let switch = NodeId::switch(switch.unwrap_or(0) as u16);
         chains.push(ChainPlan { name: name.clone(), switch, functions, layout, protection });
     }
     if config.state_server.is_some()

@@ -5,7 +5,7 @@ use super::raw::{Config, HostFabric, HostNetwork, HostSettings};
 use super::source::Spot;
 use super::switches::SwitchEntry;
 use super::{control, names, network};
-use holdfast_node::address::MAX_HOSTS;
+use holdfast_wire::NodeId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -46,10 +46,11 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
     if hosts.is_empty() {
         return Ok(Vec::new());
     }
-    if hosts.len() < 2 || hosts.len() > usize::from(MAX_HOSTS) {
+    if hosts.len() < 2 || hosts.len() > usize::from(NodeId::MAX_HOSTS) {
         let count = hosts.len();
         return Err(spot.mistake(format!(
-            "`hosts` names 2 to {MAX_HOSTS} hosts, not {count}: a box on one host needs none"
+            "`hosts` names 2 to {} hosts, not {count}: a box on one host needs none",
+            NodeId::MAX_HOSTS
         )));
     }
     if config.state.is_none() {

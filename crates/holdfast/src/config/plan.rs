@@ -23,7 +23,6 @@ use super::source::Source;
 use super::state_server::{self, StateServers};
 use super::switches::{self, SwitchEntry};
 use super::zones;
-use holdfast_node::address::{FIRST_RUNTIME, NodeId};
 use holdfast_node::bfd::{Key, Peer, Settings};
 use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
@@ -31,6 +30,7 @@ use holdfast_node::message::PoolId;
 use holdfast_node::rules::Rule;
 use holdfast_node::switch::SourceLimits;
 use holdfast_protection::rescue::pages::PagesConfig;
+use holdfast_wire::NodeId;
 use holdfast_wire::zone::Zones;
 use std::fmt;
 use std::path::PathBuf;
@@ -179,7 +179,7 @@ impl Plan {
     pub fn runtimes_of(&self, is_meant: impl Fn(&ChainPlan) -> bool) -> Vec<NodeId> {
         let clusters =
             self.clusters.iter().flat_map(|cluster| (0..cluster.max).map(move |_| cluster));
-        let numbered = (FIRST_RUNTIME..).zip(clusters);
+        let numbered = (0..).map(NodeId::runtime).zip(clusters);
         let meant = numbered.filter(|(_, cluster)| {
             cluster.chains.iter().any(|chain| is_meant(&self.chains[usize::from(*chain)]))
         });

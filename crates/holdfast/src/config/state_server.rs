@@ -3,7 +3,7 @@
 use super::mistake::{Mistake, suggestion};
 use super::raw::{Config, ServerStandby, ServerTransport, StateServerSettings};
 use super::source::Spot;
-use holdfast_node::address::MAX_STATE_SERVERS;
+use holdfast_wire::NodeId;
 use std::fmt;
 
 /// libfabric's default provider, which runs everywhere.
@@ -55,9 +55,10 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<StateServers, Mist
 }
 
 fn check(settings: &StateServerSettings, spot: Spot<'_>) -> Result<(), Mistake> {
-    if !(1..=MAX_STATE_SERVERS).contains(&settings.servers) {
+    if !(1..=NodeId::MAX_STATE_SERVERS).contains(&settings.servers) {
         let text = format!(
-            "there can be 1 to {MAX_STATE_SERVERS} state servers, not {}",
+            "there can be 1 to {} state servers, not {}",
+            NodeId::MAX_STATE_SERVERS,
             settings.servers
         );
         return Err(spot.key("servers").mistake(text));

@@ -4,7 +4,7 @@ use super::mistake::{Mistake, listed, suggestion};
 use super::raw::Config;
 use super::source::Spot;
 use super::{names, zones};
-use holdfast_node::address::MAX_SWITCHES;
+use holdfast_wire::NodeId;
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
 
@@ -60,11 +60,12 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
             .name("switches")
             .mistake("`switches` are for several `hosts`, each of which serves some: a box on one host has one switch"));
     }
-    if switches.len() < 2 || switches.len() > usize::from(MAX_SWITCHES) {
+    if switches.len() < 2 || switches.len() > usize::from(NodeId::MAX_SWITCHES) {
         let count = switches.len();
-        return Err(root
-            .name("switches")
-            .mistake(format!("`switches` names 2 to {MAX_SWITCHES} switches, not {count}: without it one has all ports")));
+        return Err(root.name("switches").mistake(format!(
+            "`switches` names 2 to {} switches, not {count}: without it one has all ports",
+            NodeId::MAX_SWITCHES
+        )));
     }
     let mut whose: Vec<Option<&String>> = vec![None; config.ports.len()];
     for (name, switch) in switches {

@@ -9,6 +9,7 @@ use holdfast_control::status::STATE_RUNNING;
 use holdfast_control::tls::Role;
 use holdfast_control::{BUSY, MAX_REQUEST, PATIENCE};
 use holdfast_node::message::Order;
+use holdfast_wire::NodeId;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -113,8 +114,8 @@ enum Need {
     Join,
 }
 
-fn node(number: u32) -> Result<u16, Refusal> {
-    u16::try_from(number).map_err(|_| {
+fn node(number: u32) -> Result<NodeId, Refusal> {
+    u16::try_from(number).map(NodeId::new).map_err(|_| {
         Refusal::invalid_argument(format!("{number} is no node id: they end at {}", u16::MAX))
     })
 }

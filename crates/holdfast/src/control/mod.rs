@@ -32,6 +32,7 @@ use holdfast_control::PATIENCE;
 use holdfast_control::api::{Flow, PingReply, Progress, Status, TraceStep};
 use holdfast_node::message::{Order, Place};
 use holdfast_node::rules::RuleRecords;
+use holdfast_wire::NodeId;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -138,7 +139,7 @@ pub enum Work {
     /// A migration, by its number.
     Moving(u32),
     /// The latest drain of a runtime.
-    Draining(u16),
+    Draining(NodeId),
 }
 
 /// A page of the list of flows.

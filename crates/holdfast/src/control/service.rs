@@ -10,6 +10,7 @@ use holdfast_control::api::{ControlApi, Flow, ListFlowsReply, PingReply, Status,
 use holdfast_control::{FLOWS_PER_ANSWER, PATIENCE};
 use holdfast_node::message::{Order, Place};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use holdfast_wire::selector::Selector;
 use holdfast_wire::zone::Zones;
 use std::collections::BTreeSet;
@@ -98,8 +99,8 @@ impl Service {
     /// Orders flows to move; returns the order's number.
     pub(super) fn migrate(
         &self,
-        from: u16,
-        to: Option<u16>,
+        from: NodeId,
+        to: Option<NodeId>,
         limit: u64,
         filter: &str,
     ) -> Result<u32, Refusal> {
@@ -222,7 +223,7 @@ fn numbers(place: Place) -> Vec<u32> {
 fn place(numbers: &[u32]) -> Result<Place, Refusal> {
     let read = |numbers: &[u32]| {
         let [node, incarnation, lane, slot] = <[u32; 4]>::try_from(numbers).ok()?;
-        let peer = Peer { node: u16::try_from(node).ok()?, incarnation };
+        let peer = Peer { node: NodeId::new(u16::try_from(node).ok()?), incarnation };
         Some(Place { peer, lane: u16::try_from(lane).ok()?, slot })
     };
     read(numbers).ok_or_else(|| {

@@ -14,10 +14,9 @@ use crate::config::Plan;
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
-use holdfast_node::address::COORDINATOR;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Scaling};
 use holdfast_protection::Peer;
-use holdfast_wire::PacketPool;
+use holdfast_wire::{NodeId, PacketPool};
 use rustix::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -212,7 +211,7 @@ fn begin(
     let clusters = clusters.collect();
     let unreadable = |error: &dyn std::fmt::Display| log.unusable(error);
     let mut config = CoordinatorConfig {
-        me: Peer { node: COORDINATOR, incarnation: assignment.incarnation },
+        me: Peer { node: NodeId::COORDINATOR, incarnation: assignment.incarnation },
         hosts: plan.hosts_config(),
         clusters,
         rules: plan.rules.clone(),

@@ -9,8 +9,8 @@ use super::restarts::Restarts;
 use super::{ManagerProcess, devices};
 use crate::config::Etcd;
 use holdfast_control::status::Retry;
-use holdfast_node::address::COORDINATOR;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use std::path::{Path, PathBuf};
 
 /// The log of a box without a directory for it.
@@ -124,7 +124,8 @@ impl CoordinatorGuard {
 impl ManagerProcess {
     /// Starts the coordinator when it is due, and ends one that hangs.
     pub(super) fn look_after_coordinator(&mut self, now: u64) {
-        let present = self.workers.iter_mut().find(|worker| worker.peer.node == COORDINATOR);
+        let present =
+            self.workers.iter_mut().find(|worker| worker.peer.node == NodeId::COORDINATOR);
         if self.guard.restarts.look_after(present, now)
             && let Err(error) = self.start_coordinator(now)
         {
@@ -140,7 +141,7 @@ impl ManagerProcess {
         }
         // A candidate is no coordinator yet.
         let incarnation = if is_elected { 0 } else { self.guard.life };
-        let peer = Peer { node: COORDINATOR, incarnation };
+        let peer = Peer { node: NodeId::COORDINATOR, incarnation };
         let memory = Memory {
             host: self.host_name(),
             host_number: self.number,

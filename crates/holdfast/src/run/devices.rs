@@ -8,14 +8,13 @@ use crate::config::{Fabric, HostEntry, NamedStatistic, Plan, Port as PortPlan};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::{self, Look, Losses, Port, PortError, Udp};
-use holdfast_node::address::manager_of;
 use holdfast_node::edge::Liveness;
 use holdfast_node::fcs::FCS_LEN;
 use holdfast_node::message::Logged;
 use holdfast_node::seal::SEAL_LEN;
 use holdfast_wire::bfd::State;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
-use holdfast_wire::{BUFFER_LEN, HEADROOM, MAX_MTU};
+use holdfast_wire::{BUFFER_LEN, HEADROOM, MAX_MTU, NodeId};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -76,7 +75,7 @@ pub(super) fn open_fabric(
             let mut port =
                 open_by(&|| Ok(Box::new(Udp::open(&addresses, number, path)?)), incarnation, link)?;
             // Managers stay where they are; hosts tell where other nodes are.
-            (0..hosts.len() as u16).for_each(|host| port.place(manager_of(host), Some(host)));
+            (0..hosts.len() as u16).for_each(|host| port.place(NodeId::manager(host), Some(host)));
             Ok(port)
         }
     };

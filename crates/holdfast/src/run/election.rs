@@ -24,8 +24,7 @@ use holdfast_control::status;
 use holdfast_io::VportGuest;
 use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
-use holdfast_node::address::COORDINATOR;
-use holdfast_wire::{Packet, PacketPool};
+use holdfast_wire::{NodeId, Packet, PacketPool};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -333,7 +332,7 @@ impl ManagerProcess {
     /// a candidate.
     pub(super) fn hear_election(&mut self, at: usize, now: u64) {
         if self.guard.election.is_none()
-            || self.workers[at].peer.node != COORDINATOR
+            || self.workers[at].peer.node != NodeId::COORDINATOR
             || self.rx.is_empty()
         {
             return;

@@ -21,9 +21,9 @@ use holdfast_control::exit::{self, Failure};
 use holdfast_control::tls::{Identity, TlsPaths};
 use holdfast_io::process::{self, Clock, Watched};
 use holdfast_io::{Heartbeat, Mailbox, wait};
-use holdfast_node::address::{COORDINATOR, is_runtime};
 use holdfast_node::channel::KeyRing;
 use holdfast_node::manager::ENDS_KEPT;
+use holdfast_wire::NodeId;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::Signal;
@@ -53,7 +53,7 @@ const PANICKED: i32 = 101;
 /// A process that the manager requested, with the data that the next manager needs of it.
 struct Child {
     id: u16,
-    node: u16,
+    node: NodeId,
     incarnation: u32,
     process: Watched,
     stdin: Option<OwnedFd>,
@@ -551,7 +551,7 @@ impl HostGuard {
             match message {
                 ToGuard::Arena => self.arena = fds,
                 ToGuard::Start { id, role, node, incarnation, keeps_stdin } => {
-                    if node == COORDINATOR {
+                    if node == NodeId::COORDINATOR {
                         self.coordinators = self.coordinators.max(incarnation);
                     }
                     match self.start(id, &role, node, incarnation, keeps_stdin, fds) {
@@ -626,7 +626,7 @@ impl HostGuard {
     fn bury(&mut self, id: u16, last: Option<u64>) {
         for Child { node, incarnation, .. } in self.children.extract_if(.., |child| child.id == id)
         {
-            if is_runtime(node) {
+            if node.is_runtime() {
                 self.buried.push_back(Buried { node, incarnation, last });
             }
         }
@@ -639,7 +639,7 @@ impl HostGuard {
         &self,
         id: u16,
         role: &str,
-        node: u16,
+        node: NodeId,
         incarnation: u32,
         keeps_stdin: bool,
         fds: Vec<OwnedFd>,

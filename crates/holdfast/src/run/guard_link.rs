@@ -6,6 +6,7 @@
 use super::role::{BfdKey, Keys};
 use holdfast_control::tls::TlsPaths;
 use holdfast_io::{Heartbeat, Mailbox};
+use holdfast_wire::NodeId;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -53,7 +54,7 @@ pub(super) struct Assignment {
 /// A runtime that an earlier manager has buried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Buried {
-    pub(super) node: u16,
+    pub(super) node: NodeId,
     pub(super) incarnation: u32,
     /// The runtime's last message: see [`LastWord`](holdfast_node::message::LastWord).
     pub(super) last: Option<u64>,
@@ -64,7 +65,7 @@ pub(super) struct Buried {
 pub(super) struct Stored {
     /// The virtual port in the arena's record.
     pub(super) id: u16,
-    pub(super) node: u16,
+    pub(super) node: NodeId,
     pub(super) incarnation: u32,
     pub(super) pid: u32,
     /// Process group: the process and those that it started.
@@ -85,7 +86,7 @@ pub(super) enum ToGuard {
         /// The virtual port in the arena's record.
         id: u16,
         role: String,
-        node: u16,
+        node: NodeId,
         incarnation: u32,
         /// More lines may follow.
         keeps_stdin: bool,

@@ -3,7 +3,6 @@
 
 use super::{MILLISECOND, ManagerProcess, SPINS};
 use holdfast_io::wait::Patience;
-use holdfast_node::address::is_runtime;
 use holdfast_node::message::{Member, MemberState};
 use rustix::fd::BorrowedFd;
 
@@ -36,7 +35,7 @@ impl ManagerProcess {
             return;
         }
         let runtimes =
-            || self.workers.iter().map(|worker| worker.peer).filter(|peer| is_runtime(peer.node));
+            || self.workers.iter().map(|worker| worker.peer).filter(|peer| peer.node.is_runtime());
         runtimes().collect::<Vec<_>>().into_iter().for_each(|peer| self.stop(peer));
         self.turn_while(wake, HAND_OVER_PATIENCE, |manager| {
             let is_alive = |member: &Member| {

@@ -6,8 +6,8 @@
 
 use crate::config::{ChainPlan, Plan};
 use holdfast_control::status::Protected;
-use holdfast_node::address::NodeId;
 use holdfast_node::message;
+use holdfast_wire::NodeId;
 
 /// The levels of this box; see the module.
 pub(super) struct Levels {

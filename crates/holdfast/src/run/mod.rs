@@ -50,7 +50,6 @@ use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, Notes};
-use holdfast_node::address::{COORDINATOR, NodeId, switch_node};
 use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::host::{Host, HostOut};
@@ -58,7 +57,7 @@ use holdfast_node::manager::Wish;
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
-use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
+use holdfast_wire::{DropCounters, DropReason, NodeId, Packet, PacketPool};
 use keys::Reread;
 use levels::Levels;
 use network::HostsNetwork;
@@ -194,7 +193,7 @@ fn switch_config(
     succeeds: bool,
 ) -> SwitchConfig {
     SwitchConfig {
-        me: Peer { node: switch_node(number), incarnation },
+        me: Peer { node: NodeId::switch(number), incarnation },
         // Tells this incarnation's packets from the former one's.
         number: incarnation as u8,
         flows: plan.limits.flows,
@@ -272,8 +271,11 @@ impl ManagerProcess {
                     self.carry_out(now);
                 }
                 self.has_served = true;
-                let runtimes =
-                    self.workers.iter().filter(|worker| worker.peer.node != COORDINATOR).count();
+                let runtimes = self
+                    .workers
+                    .iter()
+                    .filter(|worker| worker.peer.node != NodeId::COORDINATOR)
+                    .count();
                 let line = format!(
                     "ready: {} ports, {runtimes} runtimes, control socket {}",
                     self.ports.len(),

@@ -6,13 +6,12 @@ use crate::config::{self, NamedPool, NamedStatistic, Plan, SwitchEntry};
 use holdfast_control::api::TraceStep;
 use holdfast_control::flows::Flow;
 use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
-use holdfast_node::address::{COORDINATOR, switch_node, switch_number};
 use holdfast_node::bfd::Session;
 use holdfast_node::coordinator::RuntimeStatus;
 use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_node::rules::Rule;
 use holdfast_node::switch::Switch;
-use holdfast_wire::{DropCounters, DropReason};
+use holdfast_wire::{DropCounters, DropReason, NodeId};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
@@ -125,7 +124,7 @@ pub(super) fn flows(flows: &[FlowInfo], plan: &Plan) -> Vec<Flow> {
             chain: plan.chains.get(usize::from(flow.chain)).map(|chain| chain.name.clone()),
             state: flow.state.clone(),
             owner: flow.owner.into(),
-            replica: (flow.replica != 0).then_some(flow.replica.into()),
+            replica: (flow.replica != NodeId::NONE).then_some(flow.replica.into()),
             epoch: flow.epoch,
             age_ms: flow.age / 1_000_000,
             packets: flow.packets.to_vec(),
@@ -138,7 +137,8 @@ pub(super) fn flows(flows: &[FlowInfo], plan: &Plan) -> Vec<Flow> {
 /// A step of a traced packet, with names in place of numbers, and its position in the
 /// packet's path.
 pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> (u32, TraceStep) {
-    let switch = switch_number(step.node).and_then(|number| plan.switches.get(usize::from(number)));
+    let switch =
+        step.node.switch_number().and_then(|number| plan.switches.get(usize::from(number)));
     let place = match switch {
         Some(SwitchEntry { name: Some(name), .. }) => format!("switch {name}"),
         Some(_) => "switch".to_owned(),
@@ -353,9 +353,9 @@ impl ManagerProcess {
         own.add(&self.drops);
         self.ports.iter().for_each(|port| own.add(port.drops()));
         own.add(&self.hosts_network.drops());
-        let role = |role: &str, id: u16, flows: u64, packets: u64, drops: &DropCounters| Process {
+        let role = |role: &str, id: u32, flows: u64, packets: u64, drops: &DropCounters| Process {
             role: role.to_owned(),
-            id: id.into(),
+            id,
             incarnation: self.incarnation.into(),
             pid,
             host: host.clone(),
@@ -375,7 +375,10 @@ impl ManagerProcess {
                 pid: self.parent,
                 ..role(status::ROLE_GUARD, 0, 0, 0, &DropCounters::default())
             },
-            Process { retry: self.own_retry(), ..role("manager", manager.node(), 0, 0, &own) },
+            Process {
+                retry: self.own_retry(),
+                ..role("manager", manager.node().into(), 0, 0, &own)
+            },
         ];
         for ((switch, entry), number) in
             self.host.hub.switches().zip(&self.plan.switches).zip(0u16..)
@@ -384,7 +387,7 @@ impl ManagerProcess {
                 standing.and_then(|standing| standing.serving.get(usize::from(number))).copied();
             let named = |process: Process| Process { name: entry.name.clone(), ..process };
             let role = |flows, packets, drops: &DropCounters| {
-                role(status::ROLE_SWITCH, switch_node(number), flows, packets, drops)
+                role(status::ROLE_SWITCH, NodeId::switch(number).into(), flows, packets, drops)
             };
             processes.push(named(match serving.filter(|_| !self.host.hub.serves(number)) {
                 None => role(switch.len() as u64, switch.packets(), switch.drops()),
@@ -398,7 +401,8 @@ impl ManagerProcess {
             }));
         }
         let serves_all = self.served().len() == self.plan.switches.len();
-        let coordinator = self.workers.iter().find(|worker| worker.peer.node == COORDINATOR);
+        let coordinator =
+            self.workers.iter().find(|worker| worker.peer.node == NodeId::COORDINATOR);
         let coordinator_drops = manager.coordinator_drops();
         all.add(&coordinator_drops);
         let has_coordinator = self.host.hub.has_coordinator();
@@ -419,7 +423,13 @@ impl ManagerProcess {
                 incarnation: leader.incarnation,
                 pid: 0,
                 host: leader.host.clone(),
-                ..role(status::ROLE_COORDINATOR, COORDINATOR, 0, 0, &coordinator_drops)
+                ..role(
+                    status::ROLE_COORDINATOR,
+                    NodeId::COORDINATOR.into(),
+                    0,
+                    0,
+                    &coordinator_drops,
+                )
             });
         }
         if coordinator.is_some() || leader.is_none() {
@@ -442,7 +452,13 @@ impl ManagerProcess {
                 }
                 .to_owned(),
                 retry: self.guard.retry(coordinator.is_some(), self.clock.now()),
-                ..role(status::ROLE_COORDINATOR, COORDINATOR, 0, 0, &coordinator_drops)
+                ..role(
+                    status::ROLE_COORDINATOR,
+                    NodeId::COORDINATOR.into(),
+                    0,
+                    0,
+                    &coordinator_drops,
+                )
             });
         }
         for (number, node) in (0u16..).zip(self.server_guard.nodes()) {
@@ -454,7 +470,7 @@ impl ManagerProcess {
                     .to_owned(),
                 local_standby: server.and_then(|worker| worker.local_standby()),
                 retry: self.server_guard.retry(number, server.is_some(), self.clock.now()),
-                ..role(status::ROLE_STATE_SERVER, node, 0, 0, &DropCounters::default())
+                ..role(status::ROLE_STATE_SERVER, node.into(), 0, 0, &DropCounters::default())
             });
         }
         for RuntimeStatus { member, report, is_drained, is_spare, retried } in manager.status() {

@@ -16,7 +16,7 @@ use holdfast_node::message::LastWord;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
 use holdfast_protection::flows::Journal;
-use holdfast_wire::{DropReason, Packet, announce_writes};
+use holdfast_wire::{DropReason, NodeId, Packet, announce_writes};
 use std::path::Path;
 use std::time::Duration;
 
@@ -50,7 +50,8 @@ struct RuntimeProcess {
 pub fn main() -> Result<(), Failure> {
     let mut given = role::take::<RuntimePlace>()?;
     let plan = role::plan_of(&given.assignment)?;
-    let has_standby = levels::with_standby(&plan).contains(&given.assignment.role.node);
+    let has_standby =
+        levels::with_standby(&plan).contains(&NodeId::new(given.assignment.role.node));
     // The time-out is short enough that the runtime is not given up even if the next
     // worker hangs too.
     let patience = Duration::from_millis(plan.detection.hang_ms / 3);
@@ -106,7 +107,10 @@ impl RuntimeProcess {
         };
         let specs = plan.chains.iter().map(spec).collect();
         let runtime_config = RuntimeConfig {
-            me: Peer { node: assignment.role.node, incarnation: assignment.incarnation },
+            me: Peer {
+                node: NodeId::new(assignment.role.node),
+                incarnation: assignment.incarnation,
+            },
             flows: plan.limits.flows,
             seed: assignment.role.seed,
             report_interval: plan.detection.heartbeat_ms * 1_000_000,

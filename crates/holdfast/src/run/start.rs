@@ -24,7 +24,6 @@ use holdfast_io::control_transport::libfabric;
 use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::{Arena, Heartbeat, Mailbox};
-use holdfast_node::address::manager_of;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
@@ -32,7 +31,7 @@ use holdfast_node::hub::Hub;
 use holdfast_node::seal::SealConfig;
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
-use holdfast_wire::{DropCounters, MAX_MTU, fnv1a};
+use holdfast_wire::{DropCounters, MAX_MTU, NodeId, fnv1a};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::BTreeMap;
@@ -219,7 +218,7 @@ impl ManagerProcess {
         };
         let mut switches: Vec<Switch> = (0..plan.switches.len() as u16).map(switch).collect();
         let mut manager = holdfast_node::manager::Manager::new(
-            Peer { node: manager_of(number), incarnation: assignment.base + incarnation },
+            Peer { node: NodeId::manager(number), incarnation: assignment.base + incarnation },
             fabric,
         );
         let life = || {

@@ -24,12 +24,11 @@ use holdfast_io::VportGuest;
 use holdfast_io::control_transport::shared_memory::Side;
 use holdfast_io::process::Clock;
 use holdfast_io::standby::{self, Turns, Watch};
-use holdfast_node::address::{MANAGER, NodeId, state_server_node};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::Peer;
 use holdfast_protection::rescue::room_for_share;
 use holdfast_state::{Kind, Limits};
-use holdfast_wire::{Packet, PacketPool};
+use holdfast_wire::{NodeId, Packet, PacketPool};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -156,7 +155,7 @@ impl ServerProcess {
             );
         }
         let server = StateServer::new(StateServerConfig {
-            me: Peer { node: state_server_node(number), incarnation: assignment.incarnation },
+            me: Peer { node: NodeId::state_server(number), incarnation: assignment.incarnation },
             fabric: role::fabric_of(assignment),
             pages: plan.pages(pages, assignment.role.seed),
             kinds,
@@ -164,7 +163,7 @@ impl ServerProcess {
             memory: assignment.life.get(),
             is_first: assignment.role.is_first,
             tick: TICK,
-            listener: MANAGER,
+            listener: NodeId::MANAGER,
             report_interval: REPORT_INTERVAL,
             heartbeat: plan.detection.heartbeat_ms * MILLISECOND,
         });
@@ -289,7 +288,7 @@ impl ServerGuard {
 
     /// The nodes of all servers, running or not.
     pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.servers.len() as u16).map(state_server_node)
+        (0..self.servers.len() as u16).map(NodeId::state_server)
     }
 
     /// The retry that `status` shows for this state server if it keeps ending.
@@ -318,7 +317,7 @@ impl ManagerProcess {
             let present = self
                 .workers
                 .iter_mut()
-                .find(|worker| worker.peer.node == state_server_node(number));
+                .find(|worker| worker.peer.node == NodeId::state_server(number));
             if self.server_guard.servers[usize::from(number)].restarts.look_after(present, now)
                 && let Err(error) = self.start_state_server(number, now)
             {
@@ -336,7 +335,7 @@ impl ManagerProcess {
         let incarnation = manager << 16 | server.count & 0xffff;
         let past =
             Past { number, is_first: manager == 1 && server.count == 1, seed: self.flow_seed };
-        let peer = Peer { node: state_server_node(number), incarnation };
+        let peer = Peer { node: NodeId::state_server(number), incarnation };
         self.start_role("state-server", peer, past, now)?;
         self.host.hub.handle_state_server(peer);
         Ok(())
@@ -346,7 +345,7 @@ impl ManagerProcess {
 #[cfg(test)]
 mod tests {
     use super::{ServerGuard, name};
-    use holdfast_node::address::{STATE_SERVER, state_server_number};
+    use holdfast_wire::NodeId;
 
     #[test]
     fn one_of_several_has_a_number() {
@@ -355,8 +354,8 @@ mod tests {
             ["the state server", "state server 0", "state server 2"]
         );
         let guard = ServerGuard::new(3, 1);
-        assert_eq!(guard.nodes().next(), Some(STATE_SERVER), "the first has the lists");
-        assert!(guard.nodes().map(state_server_number).eq([0, 1, 2].map(Some)));
+        assert_eq!(guard.nodes().next(), Some(NodeId::STATE_SERVER), "the first has the lists");
+        assert!(guard.nodes().map(NodeId::state_server_number).eq([0, 1, 2].map(Some)));
         assert_eq!(ServerGuard::new(0, 1).nodes().count(), 0);
     }
 

@@ -10,11 +10,10 @@ use holdfast_control::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Stall, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
-use holdfast_node::address::{COORDINATOR, NodeId, is_runtime, state_server_number};
 use holdfast_node::message::{LastWord, Notice};
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 use rustix::fd::{AsFd, OwnedFd};
 use serde::Serialize;
 use std::fs::File;
@@ -239,15 +238,15 @@ impl ManagerProcess {
         let found: Vec<Peer> = self.workers.iter().map(|worker| worker.peer).collect();
         // A candidate is no coordinator yet.
         if let Some(coordinator) =
-            found.iter().find(|peer| peer.node == COORDINATOR && peer.incarnation > 0)
+            found.iter().find(|peer| peer.node == NodeId::COORDINATOR && peer.incarnation > 0)
         {
             self.host.hub.handle_coordinator(*coordinator);
         }
-        for server in found.iter().filter(|peer| state_server_number(peer.node).is_some()) {
+        for server in found.iter().filter(|peer| peer.node.state_server_number().is_some()) {
             self.host.hub.handle_state_server(*server);
         }
-        let runtimes: Vec<Peer> = found.into_iter().filter(|peer| is_runtime(peer.node)).collect();
-        for worker in self.workers.iter().filter(|worker| is_runtime(worker.peer.node)) {
+        let runtimes: Vec<Peer> = found.into_iter().filter(|peer| peer.node.is_runtime()).collect();
+        for worker in self.workers.iter().filter(|worker| worker.peer.node.is_runtime()) {
             self.host.hub.manager.hear_last_word(worker.peer, worker.last_word());
         }
         if succeeds {
@@ -276,7 +275,7 @@ impl ManagerProcess {
             }
             // A packet that it was processing may be the cause.
             if let Some((switch, stamp)) = worker.port.take_hands() {
-                self.host.hub.handle_suspect(switch, stamp, now);
+                self.host.hub.handle_suspect(NodeId::new(switch), stamp, now);
             }
         }
     }
@@ -327,11 +326,11 @@ impl ManagerProcess {
     }
 
     fn cannot_start(&mut self, peer: Peer, error: &str, now: u64) {
-        if peer.node == COORDINATOR {
+        if peer.node == NodeId::COORDINATOR {
             self.host.hub.handle_coordinator_ended(peer);
             return self.guard.ended(error, self.is_ready, now);
         }
-        if let Some(number) = state_server_number(peer.node) {
+        if let Some(number) = peer.node.state_server_number() {
             self.host.hub.handle_state_server_ended(peer);
             return self.server_guard.ended(number, error, self.is_ready, now);
         }
@@ -344,7 +343,7 @@ impl ManagerProcess {
 
     fn start_runtime(&mut self, peer: Peer, now: u64) -> std::io::Result<()> {
         let role = RuntimePlace {
-            node: peer.node,
+            node: peer.node.get(),
             seed: self.flow_seed,
             quarantine: self.quarantine.clone(),
         };
@@ -394,7 +393,7 @@ impl ManagerProcess {
             return Err(error);
         }
         let worker = Worker::new(peer, id, port, now);
-        if is_runtime(peer.node) {
+        if peer.node.is_runtime() {
             self.host.hub.manager.hear_last_word(peer, worker.last_word());
         }
         self.workers.push(worker);
@@ -418,7 +417,7 @@ impl ManagerProcess {
                     worker.stdin = fds.next().and_then(|stdin| keys::keep_open(stdin).ok());
                     worker.alive_at = now;
                     let peer = worker.peer;
-                    if is_runtime(peer.node) {
+                    if peer.node.is_runtime() {
                         self.host.hub.handle_started(peer);
                     }
                 }
@@ -454,7 +453,7 @@ impl ManagerProcess {
             let runtimes = self
                 .workers
                 .iter_mut()
-                .filter(|worker| is_runtime(worker.peer.node) && worker.cause.is_none());
+                .filter(|worker| worker.peer.node.is_runtime() && worker.cause.is_none());
             let alive =
                 runtimes.filter_map(|worker| worker.is_alive(patience, now).then_some(worker.peer));
             self.host.hub.manager.set_alive(alive);
@@ -501,8 +500,8 @@ impl ManagerProcess {
     /// buffers are freed.
     fn bury(&mut self, at: usize, now: u64) {
         let peer = self.workers[at].peer;
-        let is_coordinator = peer.node == COORDINATOR;
-        if is_runtime(peer.node) {
+        let is_coordinator = peer.node == NodeId::COORDINATOR;
+        if peer.node.is_runtime() {
             let cause = self.workers[at].cause.clone().unwrap_or_default();
             if !self.is_ready {
                 self.failed_starts += 1;
@@ -535,7 +534,7 @@ impl ManagerProcess {
                 self.is_ready,
                 now,
             );
-        } else if let Some(number) = state_server_number(peer.node) {
+        } else if let Some(number) = peer.node.state_server_number() {
             self.host.hub.handle_state_server_ended(peer);
             self.server_guard.ended(
                 number,
@@ -570,7 +569,7 @@ impl ManagerProcess {
             && let Some(process) = self
                 .workers
                 .iter()
-                .find(|worker| worker.peer.node == COORDINATOR)
+                .find(|worker| worker.peer.node == NodeId::COORDINATOR)
                 .and_then(|worker| worker.process.as_ref())
         {
             // A successor then need not wait for the end of the lease.

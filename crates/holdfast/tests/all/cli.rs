@@ -3,6 +3,7 @@
 use holdfast::control::{Request, Work, listen_and_stop};
 use holdfast_control::api::Progress;
 use holdfast_node::message::Order;
+use holdfast_wire::NodeId;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -302,14 +303,16 @@ fn an_interrupted_drain_says_what_it_leaves() {
         .spawn();
     let mut draining = draining.expect("the program starts");
     match asked.recv_timeout(LIMIT) {
-        Ok(Request::Order(Order::Drain { node: 16, force: false }, answer)) => answer.give(0),
+        Ok(Request::Order(Order::Drain { node: NodeId::FIRST_RUNTIME, force: false }, answer)) => {
+            answer.give(0)
+        }
         other => panic!("{other:?}"),
     }
     // Every look finds one more flow moved, so that there is always news.
     std::thread::spawn(move || {
         for (moved, asked) in (1..).zip(asked) {
             match asked {
-                Request::Progress(Work::Draining(16), answer) => {
+                Request::Progress(Work::Draining(NodeId::FIRST_RUNTIME), answer) => {
                     answer.give(Progress {
                         runtime: 16,
                         moved,

@@ -17,7 +17,7 @@ use holdfast_control::{Client, channel_over};
 use holdfast_node::message::{Control, Order, Place};
 use holdfast_protection::Peer;
 use holdfast_wire::selector::Selector;
-use holdfast_wire::{FlowKey, ip_bytes};
+use holdfast_wire::{FlowKey, NodeId, ip_bytes};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -149,7 +149,7 @@ impl Box {
                         // As from a table of which some is walked at a time.
                         let first = at.map_or(0, |place: Place| place.slot);
                         let end = flows.min(first + limit.min(300));
-                        let peer = Peer { node: 16, incarnation: 1 };
+                        let peer = Peer { node: NodeId::new(16), incarnation: 1 };
                         let next = (end < flows).then_some(Place { peer, lane: 0, slot: end });
                         let found = (first..end)
                             .map(|number| flow(number as u16 + 1))
@@ -555,7 +555,7 @@ fn ports_are_named_in_selectors() {
     let selector = "udp on #0 from any to any".to_owned();
     assert_eq!(
         running.changes.try_recv(),
-        Ok(Order::Move { from: 16, to: Some(17), limit: 1, selector })
+        Ok(Order::Move { from: NodeId::new(16), to: Some(NodeId::new(17)), limit: 1, selector })
     );
 }
 
@@ -751,7 +751,7 @@ fn who_watches_a_busy_box_waits() {
                 // A dropped question is answered as one that took too long.
                 Request::Order(order, _) => orders.push(order),
                 Request::Progress(work, answer) => {
-                    assert_eq!(work, Work::Draining(16));
+                    assert_eq!(work, Work::Draining(NodeId::new(16)));
                     match answers.next() {
                         Some(Some(Ok(progress))) => answer.give(progress),
                         Some(Some(Err(why))) => answer.refuse(why),
@@ -771,7 +771,7 @@ fn who_watches_a_busy_box_waits() {
     drop(server);
     assert_eq!(
         answering.join().unwrap(),
-        [Order::Drain { node: 16, force: false }],
+        [Order::Drain { node: NodeId::new(16), force: false }],
         "it is asked for once"
     );
 }

@@ -17,6 +17,7 @@ use holdfast_control::{Client, MAX_FILE, Target};
 use holdfast_control::{Endpoint, fetch};
 use holdfast_lab::Interrupt;
 use holdfast_node::message::Order;
+use holdfast_wire::NodeId;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -135,7 +136,10 @@ fn progress(moved: u64, had: Option<u64>) -> Progress {
 
 /// The runtime whose flows keep the loop so busy that questions about them are late, or
 /// come before it has been begun.
-const BUSY: u16 = 20;
+const BUSY: NodeId = NodeId::new(20);
+
+/// A runtime that serves no flows.
+const NOWHERE: NodeId = NodeId::new(99);
 
 /// Answers a question about the progress of draining [`BUSY`], look by look, as the
 /// packet loop does.
@@ -207,7 +211,7 @@ fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(S
                 };
                 answer.give(progress(moved, had));
             }
-            Request::Order(Order::Move { to: Some(99), .. }, answer) => {
+            Request::Order(Order::Move { to: Some(NOWHERE), .. }, answer) => {
                 answer.refuse("runtime 99 serves no flows")
             }
             Request::Order(Order::Drain { node: BUSY, .. }, _late) => {

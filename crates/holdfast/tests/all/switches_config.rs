@@ -1,7 +1,7 @@
 //! `switches`: the ports divided among several.
 
 use holdfast::config::{self, Plan};
-use holdfast_node::address::switch_node;
+use holdfast_wire::NodeId;
 
 const FILE: &str = "\
 cluster: edge
@@ -92,7 +92,7 @@ fn each_switch_has_its_own_ports_routes_and_addresses() {
     }
     assert_eq!(
         plan.chains.iter().map(|chain| chain.switch).collect::<Vec<_>>(),
-        [switch_node(0), switch_node(1)]
+        [NodeId::switch(0), NodeId::switch(1)]
     );
     let places = plan.hosts_config();
     // The coordinator's host is the first.

@@ -20,7 +20,7 @@
 use super::{Address, ControlTransport, Driver, Lost, Transport};
 use crate::image::Image;
 use crate::standby::outside;
-use holdfast_node::address::NodeId;
+use holdfast_wire::NodeId;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

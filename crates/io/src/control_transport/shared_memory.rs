@@ -18,7 +18,7 @@ use crate::mailbox::Mailbox;
 use crate::ring::{Consumer, Descriptor, Memory, Producer};
 use crate::shared_memory::{Layout, SharedMemory};
 use crate::standby::outside;
-use holdfast_node::address::NodeId;
+use holdfast_wire::NodeId;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::collections::BTreeMap;

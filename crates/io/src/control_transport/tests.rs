@@ -4,11 +4,12 @@ use super::libfabric::{self, LibfabricTransport};
 use super::shared_memory::{SharedMemoryTransport, Side};
 use super::{Address, Driver, Lost};
 use crate::wait::sleep;
+use holdfast_wire::NodeId;
 use std::time::{Duration, Instant};
 
 /// Each side's name for the other one.
-const SERVER: u16 = 7;
-const RUNTIME: u16 = 16;
+const SERVER: NodeId = NodeId::new(7);
+const RUNTIME: NodeId = NodeId::new(16);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Pair = (Box<dyn Driver>, Box<dyn Driver>);
@@ -47,7 +48,11 @@ fn tie(server: &mut dyn Driver, runtime: &mut dyn Driver) {
 
 /// Sends numbers from the first side to the second, in bursts; each arrives once and in
 /// order.
-fn carry(from: (&mut dyn Driver, u16), to: (&mut dyn Driver, u16), numbers: std::ops::Range<u32>) {
+fn carry(
+    from: (&mut dyn Driver, NodeId),
+    to: (&mut dyn Driver, NodeId),
+    numbers: std::ops::Range<u32>,
+) {
     let (mut next, mut expected, start) = (numbers.start, numbers.start, Instant::now());
     let mut some = [0; 100];
     while expected < numbers.end {

@@ -19,10 +19,9 @@ pub use memory::{MemoryLink, MemoryPort};
 pub use pcap::Pcap;
 pub use udp::Udp;
 
-use holdfast_node::address::NodeId;
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
-use holdfast_wire::{DropCounters, Packet, PacketPool};
+use holdfast_wire::{DropCounters, NodeId, Packet, PacketPool};
 use linux::{Linux, Wanted};
 use rustix::fd::BorrowedFd;
 

@@ -9,10 +9,9 @@
 //! path is dropped and counted.
 
 use super::{Port, PortError, device};
-use holdfast_node::address::{NodeId, node_of};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
-use holdfast_wire::{DropCounters, DropReason, HEADROOM, Packet, PacketPool};
+use holdfast_wire::{DropCounters, DropReason, HEADROOM, NodeId, Packet, PacketPool};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::io::{self, ErrorKind};
 use std::mem::{size_of, zeroed};
@@ -172,7 +171,7 @@ impl Udp {
     /// The host of a frame's destination node, if known.
     #[inline]
     fn place_of(&self, frame: &[u8]) -> Option<u16> {
-        let node = node_of(frame.first_chunk::<6>()?)?;
+        let node = NodeId::of_mac(frame.first_chunk::<6>()?)?;
         self.places.get(usize::from(node)).copied().flatten()
     }
 }
@@ -349,8 +348,7 @@ impl Port for Udp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_node::address::mac_of;
-    use holdfast_wire::MemoryPool;
+    use holdfast_wire::{MemoryPool, NodeId};
 
     /// Addresses of hosts on this machine, each with a free port.
     fn addresses(ip: &str, count: usize) -> Vec<SocketAddr> {
@@ -397,7 +395,7 @@ mod tests {
     }
 
     fn frame(to: NodeId, number: u8) -> Vec<u8> {
-        [&mac_of(to)[..], &[2, 0, 0, 0, 0, 1, 0x88, 0xb6, number]].concat()
+        [&to.mac()[..], &[2, 0, 0, 0, 0, 1, 0x88, 0xb6, number]].concat()
     }
 
     /// A frame for an unknown node goes to every other host. Once the node is known, the
@@ -408,20 +406,23 @@ mod tests {
             let (_, mut ports) = ports(ip, 3);
             let mut pool = MemoryPool::new(256);
             let expect = |ports: &mut Vec<Udp>, pool: &mut MemoryPool, number: u8, at: &[usize]| {
-                send(&mut ports[0], pool, &[frame(16, number)]);
+                send(&mut ports[0], pool, &[frame(NodeId::new(16), number)]);
                 for (host, port) in ports.iter_mut().enumerate() {
-                    let wanted =
-                        if at.contains(&host) { vec![frame(16, number)] } else { Vec::new() };
+                    let wanted = if at.contains(&host) {
+                        vec![frame(NodeId::new(16), number)]
+                    } else {
+                        Vec::new()
+                    };
                     assert_eq!(received(port, pool), wanted, "host {host}, {number}");
                 }
             };
             expect(&mut ports, &mut pool, 0, &[1, 2]);
-            ports[0].place(16, Some(2));
+            ports[0].place(NodeId::new(16), Some(2));
             expect(&mut ports, &mut pool, 1, &[2]);
-            ports[0].place(16, Some(1));
+            ports[0].place(NodeId::new(16), Some(1));
             expect(&mut ports, &mut pool, 2, &[1]);
             for nowhere in [None, Some(0), Some(9)] {
-                ports[0].place(16, nowhere);
+                ports[0].place(NodeId::new(16), nowhere);
                 expect(&mut ports, &mut pool, 3, &[1, 2]);
             }
             drop(ports);
@@ -434,7 +435,7 @@ mod tests {
     fn a_burst_arrives_whole_and_in_order() {
         let (_, mut ports) = ports("127.0.0.1", 3);
         let mut pool = MemoryPool::new(256);
-        let frames: Vec<_> = (0..100).map(|number| frame(17, number)).collect();
+        let frames: Vec<_> = (0..100).map(|number| frame(NodeId::new(17), number)).collect();
         send(&mut ports[0], &mut pool, &frames);
         for port in &mut ports[1..] {
             assert_eq!(received(port, &mut pool), frames);
@@ -452,11 +453,11 @@ mod tests {
         let (addresses, mut ports) = ports("127.0.0.1", 2);
         let mut pool = MemoryPool::new(64);
         let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-        stranger.send_to(&frame(16, 1), addresses[1]).unwrap();
+        stranger.send_to(&frame(NodeId::new(16), 1), addresses[1]).unwrap();
         let elsewhere = UdpSocket::bind("127.0.0.2:0").unwrap();
-        elsewhere.send_to(&frame(16, 2), addresses[1]).unwrap();
-        send(&mut ports[0], &mut pool, &[frame(16, 3)]);
-        assert_eq!(received(&mut ports[1], &mut pool), [frame(16, 3)]);
+        elsewhere.send_to(&frame(NodeId::new(16), 2), addresses[1]).unwrap();
+        send(&mut ports[0], &mut pool, &[frame(NodeId::new(16), 3)]);
+        assert_eq!(received(&mut ports[1], &mut pool), [frame(NodeId::new(16), 3)]);
         assert_eq!(ports[1].drops().get(DropReason::UnknownHost), 2);
     }
 

@@ -5,7 +5,6 @@
 use super::traffic::{self, FRAME_LEN};
 use holdfast_nf::Chain;
 use holdfast_nf::shared::Numbers;
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::Manager;
@@ -15,17 +14,17 @@ use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{Peer, Protection};
 use holdfast_wire::selector::Selector;
-use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{FlowKey, MemoryPool, NodeId, Packet, PacketPool};
 use std::time::{Duration, Instant};
 
 /// Makes the chain under test; every runtime gets a fresh one.
 pub type MakeChain<'a> = &'a dyn Fn() -> Result<Chain, String>;
 
 /// The runtime at which flows begin.
-pub(super) const FIRST: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
+pub(super) const FIRST: Peer = Peer { node: NodeId::FIRST_RUNTIME, incarnation: 1 };
 /// The other runtime.
-pub(super) const SECOND: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
-const SPEAKER: Peer = Peer { node: COORDINATOR, incarnation: 1 };
+pub(super) const SECOND: Peer = Peer { node: NodeId::runtime(1), incarnation: 1 };
+const SPEAKER: Peer = Peer { node: NodeId::COORDINATOR, incarnation: 1 };
 /// Buffers of the box.
 const BUFFERS: usize = 32_768;
 /// First packets of flows that come in one turn.
@@ -66,7 +65,7 @@ impl BenchBox {
             let config = RuntimeConfig { me, flows, seed: 7, report_interval: 100_000_000, fabric };
             let spec = ChainSpec {
                 name: "bench".to_owned(),
-                switch: SWITCH,
+                switch: NodeId::SWITCH,
                 chain: make()?,
                 protection: protection(),
             };
@@ -79,7 +78,7 @@ impl BenchBox {
             Ok(runtime)
         };
         let switch = Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation: 1 },
+            me: Peer { node: NodeId::SWITCH, incarnation: 1 },
             number: 0,
             flows,
             limits: SourceLimits::default(),
@@ -90,8 +89,10 @@ impl BenchBox {
             logs: Vec::new(),
             succeeds: false,
         });
-        let mut hub =
-            Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));
+        let mut hub = Hub::new(
+            vec![switch],
+            Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, fabric),
+        );
         hub.handle_coordinator(SPEAKER);
         hub.fence().open(FIRST);
         hub.fence().open(SECOND);
@@ -99,14 +100,14 @@ impl BenchBox {
         for peer in [
             FIRST,
             SECOND,
-            Peer { node: SWITCH, incarnation: 1 },
-            Peer { node: MANAGER, incarnation: 1 },
+            Peer { node: NodeId::SWITCH, incarnation: 1 },
+            Peer { node: NodeId::MANAGER, incarnation: 1 },
         ] {
             coordinator.set_peer(peer);
         }
         let rules = RuleSet::new(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         for message in rules.messages(coordinator.max_record()) {
-            coordinator.send_control(SWITCH, &message);
+            coordinator.send_control(NodeId::SWITCH, &message);
         }
         let mut world = BenchBox {
             hub,
@@ -120,7 +121,7 @@ impl BenchBox {
             began: Instant::now(),
             longest_turn: Duration::ZERO,
         };
-        world.show(&[SWITCH], [MemberState::Running, MemberState::Starting], 1);
+        world.show(&[NodeId::SWITCH], [MemberState::Running, MemberState::Starting], 1);
         world.show(&[FIRST.node, SECOND.node], [MemberState::Running; 2], 1);
         Ok(world)
     }
@@ -131,7 +132,7 @@ impl BenchBox {
     }
 
     /// Tells these nodes the states of both runtimes.
-    pub(super) fn show(&mut self, nodes: &[u16], states: [MemberState; 2], version: u64) {
+    pub(super) fn show(&mut self, nodes: &[NodeId], states: [MemberState; 2], version: u64) {
         let member = |(peer, state): (Peer, MemberState)| Member {
             node: peer.node,
             incarnation: peer.incarnation,
@@ -258,7 +259,7 @@ impl BenchBox {
                 Some(at) if self.runtimes[at].is_some() => self.rx[at].push(packet),
                 Some(_) => self.pool.put(packet),
                 None => {
-                    debug_assert_eq!(packet.bytes()[..6], mac_of(COORDINATOR));
+                    debug_assert_eq!(packet.bytes()[..6], NodeId::COORDINATOR.mac());
                     let _ = self.coordinator.handle_frame(packet.bytes(), now);
                     self.pool.put(packet);
                 }
@@ -273,7 +274,7 @@ impl BenchBox {
 
     /// Reads the coordinator's messages. Numbered messages are acknowledged at once.
     fn hear(&mut self) {
-        let mut settled: Vec<(u16, u64)> = Vec::new();
+        let mut settled: Vec<(NodeId, u64)> = Vec::new();
         for (record, body) in self.coordinator.inbox.records() {
             match record.kind {
                 kind::CONTROL => match Control::decode(body) {

@@ -11,15 +11,15 @@
 use holdfast_io::control_transport::libfabric::{self, LibfabricTransport};
 use holdfast_io::control_transport::shared_memory::{SharedMemoryTransport, Side};
 use holdfast_io::control_transport::{Address, ControlTransport, Driver};
-use holdfast_node::address::NodeId;
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use serde::Serialize;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-const SERVER: Peer = Peer { node: 7, incarnation: 1 };
-const RUNTIME: Peer = Peer { node: 16, incarnation: 1 };
+const SERVER: Peer = Peer { node: NodeId::new(7), incarnation: 1 };
+const RUNTIME: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
 /// The providers of libfabric that every machine has.
 const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "net"];
 /// Words that are sent at once.

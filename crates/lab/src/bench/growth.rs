@@ -12,7 +12,6 @@
 
 use super::bench_box::{MakeChain, first_packet};
 use super::traffic::FRAME_LEN;
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
 use holdfast_node::channel::{FabricConfig, Overheard};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::hub::{Hub, HubOut};
@@ -24,7 +23,7 @@ use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{Peer, Plan as Preset};
 use holdfast_wire::selector::Selector;
-use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{FlowKey, MemoryPool, NodeId, Packet, PacketPool};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -149,6 +148,11 @@ fn fabric() -> FabricConfig {
     FabricConfig::default()
 }
 
+/// The runtime's place among the processes.
+fn place_of(peer: Peer) -> usize {
+    peer.node.runtime_number().map_or(usize::MAX, usize::from)
+}
+
 fn elapsed(began: Instant) -> u64 {
     began.elapsed().as_nanos() as u64
 }
@@ -159,7 +163,7 @@ impl<'a> Cluster<'a> {
         let (layout, pools) = (chain.layout().hash, pools::of_chain(0, &mut chain));
         let all = usize::from(count) * flows;
         let switch = Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation: 1 },
+            me: Peer { node: NodeId::SWITCH, incarnation: 1 },
             number: 1,
             flows: all + all / 4 + 1024,
             limits: SourceLimits::default(),
@@ -170,9 +174,11 @@ impl<'a> Cluster<'a> {
             logs: Vec::new(),
             succeeds: false,
         });
-        let me = Peer { node: COORDINATOR, incarnation: 1 };
-        let mut hub =
-            Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric()));
+        let me = Peer { node: NodeId::COORDINATOR, incarnation: 1 };
+        let mut hub = Hub::new(
+            vec![switch],
+            Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, fabric()),
+        );
         hub.handle_coordinator(me);
         let now = MILLISECOND;
         let config = CoordinatorConfig {
@@ -296,7 +302,7 @@ impl<'a> Cluster<'a> {
     /// Delivers the hub's output.
     fn deliver(&mut self) -> Result<(), String> {
         for (peer, packet) in self.out.to_runtime.drain(..) {
-            if peer.node == COORDINATOR {
+            if peer.node == NodeId::COORDINATOR {
                 let began = Instant::now();
                 self.work.message_bytes += bytes_of_messages(packet.bytes());
                 self.coordinator.handle_frame(packet.bytes(), self.now);
@@ -307,10 +313,7 @@ impl<'a> Cluster<'a> {
                 self.pool.put(packet);
                 continue;
             }
-            let process = self
-                .processes
-                .get_mut(usize::from(peer.node - FIRST_RUNTIME))
-                .and_then(Option::as_mut);
+            let process = self.processes.get_mut(place_of(peer)).and_then(Option::as_mut);
             match process.filter(|process| process.peer == peer) {
                 Some(process) => process.rx.push(packet),
                 None => self.pool.put(packet),
@@ -344,13 +347,13 @@ impl<'a> Cluster<'a> {
         let protection = Preset::NFVACTOR.build();
         let spec = ChainSpec {
             name: "bench".to_owned(),
-            switch: SWITCH,
+            switch: NodeId::SWITCH,
             chain: (self.make)()?,
             protection,
         };
         let process =
             Process { peer, runtime: Runtime::new(config, vec![spec]), rx: Vec::new(), due: 0 };
-        let at = usize::from(peer.node - FIRST_RUNTIME);
+        let at = place_of(peer);
         *self.processes.get_mut(at).ok_or("a runtime was to start that nobody asked for")? =
             Some(process);
         self.hub.handle_started(peer);
@@ -358,7 +361,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn kill(&mut self, peer: Peer) {
-        let at = usize::from(peer.node - FIRST_RUNTIME);
+        let at = place_of(peer);
         let Some(mut process) = self
             .processes
             .get_mut(at)
@@ -450,8 +453,8 @@ fn measure(count: u16, flows: usize, make: MakeChain<'_>) -> Result<Row, String>
     let (moved, before) = (cluster.owned(0), cluster.work);
     let there = cluster.owned(1);
     let order = Order::Move {
-        from: FIRST_RUNTIME,
-        to: Some(FIRST_RUNTIME + 1),
+        from: NodeId::FIRST_RUNTIME,
+        to: Some(NodeId::runtime(1)),
         limit: u64::MAX,
         selector: "any".to_owned(),
     };

@@ -20,16 +20,13 @@ use super::median;
 use super::redis::Redis;
 use super::traffic::{self, FRAME_LEN};
 use holdfast_nf::Chain;
-use holdfast_node::address::{
-    FIRST_RUNTIME, MAX_STATE_SERVERS, node_of, state_server_node, state_server_number,
-};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::state::StateServer;
 use holdfast_protection::rescue::room_for_share;
 use holdfast_protection::{Peer, Plan as Preset, Rescue};
 use holdfast_state::SERVER_CREDIT;
 use holdfast_wire::nsh::Flags;
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -88,8 +85,8 @@ type Frame = [u8; FRAME_LEN];
 /// # Errors
 /// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Vec<Row>, String> {
-    if plan.servers.iter().any(|servers| !(1..=MAX_STATE_SERVERS).contains(servers)) {
-        return Err(format!("there are 1 to {MAX_STATE_SERVERS} state servers"));
+    if plan.servers.iter().any(|servers| !(1..=NodeId::MAX_STATE_SERVERS).contains(servers)) {
+        return Err(format!("there are 1 to {} state servers", NodeId::MAX_STATE_SERVERS));
     }
     let most = plan.instances.iter().copied().max().unwrap_or(0);
     if plan.instances.contains(&0)
@@ -170,7 +167,7 @@ impl Cluster {
             Ok(chain)
         };
         let peers: Vec<Peer> =
-            (0..instances).map(|at| Peer { node: FIRST_RUNTIME + at, incarnation: 1 }).collect();
+            (0..instances).map(|at| Peer { node: NodeId::runtime(at), incarnation: 1 }).collect();
         let mut cluster = Cluster {
             instances: Vec::new(),
             servers: Vec::new(),
@@ -179,7 +176,7 @@ impl Cluster {
             began: Instant::now(),
         };
         for number in 0..servers {
-            let peer = Peer { node: state_server_node(number), ..SERVER };
+            let peer = Peer { node: NodeId::state_server(number), ..SERVER };
             let flows = room_for_share(all, servers.into());
             let mut server = server(peer, flows, &mut served()?, LEASE)?;
             let said = introduce(&mut server, peer, &peers, &mut cluster.pool);
@@ -218,7 +215,11 @@ impl Cluster {
     /// Delivers this instance's output.
     fn deliver(&mut self, from: usize) {
         for packet in self.tx.drain(..) {
-            let to = packet.bytes().first_chunk().and_then(node_of).and_then(state_server_number);
+            let to = packet
+                .bytes()
+                .first_chunk()
+                .and_then(NodeId::of_mac)
+                .and_then(NodeId::state_server_number);
             if let Some(server) = to.and_then(|number| self.servers.get_mut(usize::from(number))) {
                 server.rx.push(packet);
             } else {
@@ -250,7 +251,7 @@ impl Cluster {
             *work += began.elapsed();
         }
         for packet in self.tx.drain(..) {
-            let to = packet.bytes().first_chunk().and_then(node_of);
+            let to = packet.bytes().first_chunk().and_then(NodeId::of_mac);
             match self.instances.iter_mut().find(|instance| Some(instance.peer.node) == to) {
                 Some(instance) => instance.rx.push(packet),
                 None => self.pool.put(packet),

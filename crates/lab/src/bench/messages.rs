@@ -8,13 +8,14 @@
 
 use holdfast_node::channel::{Fabric, FabricConfig, Key, KeyRing};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use serde::Serialize;
 use std::num::NonZeroU64;
 use std::time::Instant;
 
 const SIZES: [usize; 3] = [64, 256, 1024];
-const LEFT: Peer = Peer { node: 16, incarnation: 1 };
-const RIGHT: Peer = Peer { node: 17, incarnation: 1 };
+const LEFT: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const RIGHT: Peer = Peer { node: NodeId::new(17), incarnation: 1 };
 /// Bytes of records that are queued before they are sent.
 const BURST_BYTES: usize = 64 << 10;
 const KIND: u8 = 40;
@@ -68,7 +69,7 @@ impl Case {
             if authenticated {
                 let ring = KeyRing::new(vec![Key { number: 1, secret: [0x5a; 32] }])
                     .map_err(|error| error.to_string())?;
-                fabric.authenticate(&ring, NonZeroU64::MIN.saturating_add(me.node.into()));
+                fabric.authenticate(&ring, NonZeroU64::MIN.saturating_add(me.node.get().into()));
             }
             fabric.set_peer(other);
             Ok::<Fabric, String>(fabric)

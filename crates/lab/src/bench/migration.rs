@@ -7,9 +7,9 @@
 use super::bench_box::{BenchBox, FIRST, MakeChain, SECOND, first_packet};
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
-use holdfast_node::address::SWITCH;
 use holdfast_node::message::{Control, MemberState};
 use holdfast_protection::Plan as Preset;
+use holdfast_wire::NodeId;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -177,7 +177,7 @@ impl Bench {
         let mut world = BenchBox::new(flows, make, &|| preset.build())?;
         let mut book = Book::new(flows);
         world.open(flows, |flow| datagram(flow, 0), |frame| book.check(0, frame))?;
-        world.show(&[SWITCH], [MemberState::Running; 2], 2);
+        world.show(&[NodeId::SWITCH], [MemberState::Running; 2], 2);
         world.settle(Duration::from_millis(20), |_, _| {});
         (book.released, book.pauses) = (0, vec![0; flows]);
         Ok(Bench { world, book, next: 0, request: 0 })

@@ -10,9 +10,9 @@
 use super::bench_box::{BenchBox, FIRST, MakeChain, SECOND, first_packet};
 use super::traffic::{self, FRAME_LEN};
 use super::{between, median};
-use holdfast_node::address::SWITCH;
 use holdfast_node::message::{Control, MemberState};
 use holdfast_protection::Plan as Preset;
+use holdfast_wire::NodeId;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,7 @@ impl Round {
         world.longest_turn = Duration::ZERO;
         world.heard.clear();
         let began = Instant::now();
-        world.show(&[SWITCH, SECOND.node], [MemberState::Failed, MemberState::Running], 2);
+        world.show(&[NodeId::SWITCH, SECOND.node], [MemberState::Failed, MemberState::Running], 2);
         world.coordinator.send_control(
             SECOND.node,
             &Control::Recover { node: FIRST.node, incarnation: FIRST.incarnation },

@@ -7,12 +7,11 @@
 //! cases take turns, so that a noisy machine disturbs all alike.
 
 use super::median;
-use holdfast_node::address::{SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::{Key, KeyRing};
 use holdfast_node::seal::{HostSeal, SealConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{Outer, decapsulate, encapsulate, index};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 use serde::Serialize;
 use std::num::NonZeroU64;
 use std::time::Instant;
@@ -20,7 +19,7 @@ use std::time::Instant;
 const SIZES: [usize; 2] = [64, 1400];
 /// Packets that are under way together.
 const BURST: usize = 64;
-const RUNTIME: Peer = Peer { node: 16, incarnation: 1 };
+const RUNTIME: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
 
 /// The plan of a measurement.
 #[derive(Debug, Clone)]
@@ -87,8 +86,8 @@ impl Case {
         mut look: impl FnMut(usize, &[u8]) -> bool,
     ) -> Result<(), String> {
         let outer = Outer {
-            destination: mac_of(SWITCH),
-            source: mac_of_life(RUNTIME),
+            destination: NodeId::SWITCH.mac(),
+            source: RUNTIME.mac(),
             index: index::RELEASED,
         };
         let Case { seals, pool, sent, frame, .. } = self;

@@ -10,16 +10,13 @@ use holdfast_io::standby::Pair;
 use holdfast_io::wait::sleep;
 use holdfast_io::{Arena, VportHost};
 use holdfast_nf::shared::BLOCK_LEN;
-use holdfast_node::address::{
-    COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH, mac_of, mac_of_life, node_of,
-};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, kind, numbered};
 use holdfast_node::pools;
 use holdfast_protection::Peer;
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH};
 use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
-use holdfast_wire::{Packet, PacketPool};
+use holdfast_wire::{NodeId, Packet, PacketPool};
 use rustix::fd::BorrowedFd;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -32,7 +29,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-const RUNTIME: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
+const RUNTIME: Peer = Peer { node: NodeId::FIRST_RUNTIME, incarnation: 1 };
 /// Buffers of the box.
 const BUFFERS: u32 = 16_384;
 /// Packets that are under way while a result is checked.
@@ -55,7 +52,7 @@ fn start_runtime(text: String, arena: BorrowedFd<'_>, port: &VportHost) -> Resul
         text,
         keys: None::<()>,
         life: NonZeroU64::MIN,
-        role: RuntimePlace { node: RUNTIME.node, seed: 7, quarantine: PathBuf::new() },
+        role: RuntimePlace { node: RUNTIME.node.get(), seed: 7, quarantine: PathBuf::new() },
     };
     let refused = |error: std::io::Error| format!("starting a runtime: {error}");
     let mut line = serde_json::to_vec(&assignment).map_err(|error| error.to_string())?;
@@ -136,7 +133,7 @@ impl Served {
             fabric.set_peer(RUNTIME);
             fabric
         };
-        let mut coordinator = speaker(COORDINATOR);
+        let mut coordinator = speaker(NodeId::COORDINATOR);
         for grant in grants(make)? {
             coordinator.send_control(RUNTIME.node, &grant);
         }
@@ -145,7 +142,7 @@ impl Served {
             port,
             arena,
             coordinator,
-            manager: speaker(MANAGER),
+            manager: speaker(NodeId::MANAGER),
             clock: Clock::new(),
             stamp: 0,
             next_word: 0,
@@ -213,8 +210,8 @@ impl Served {
         packet.meta.commit = 1;
         packet.meta.flags = flags;
         let outer = Outer {
-            destination: mac_of_life(RUNTIME),
-            source: mac_of(SWITCH),
+            destination: RUNTIME.mac(),
+            source: NodeId::SWITCH.mac(),
             index: index::TO_RUNTIME,
         };
         fits &= nsh::encapsulate(&mut packet, outer);
@@ -257,9 +254,9 @@ impl Served {
     /// for a real coordinator.
     fn hear(&mut self, frame: &[u8]) {
         let now = self.clock.now();
-        let to = frame.first_chunk().and_then(node_of);
+        let to = frame.first_chunk().and_then(NodeId::of_mac);
         let fabric =
-            if to == Some(COORDINATOR) { &mut self.coordinator } else { &mut self.manager };
+            if to == Some(NodeId::COORDINATOR) { &mut self.coordinator } else { &mut self.manager };
         let _ = fabric.handle_frame(frame, now);
         let ordered = fabric.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
         let handled = ordered.filter_map(|(_, body)| Some(numbered(body).ok()?.0)).max();

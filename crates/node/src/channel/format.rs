@@ -1,7 +1,7 @@
 //! The format of a fabric message frame.
 
-use crate::address::{NodeId, mac_of};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use holdfast_wire::header::ETHERTYPE_FABRIC;
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -102,16 +102,16 @@ pub(super) fn write(
 ) {
     bytes.clear();
     bytes.reserve(ETHERNET_LEN + HEADER_LEN + records.len());
-    bytes.extend_from_slice(&mac_of(to));
-    bytes.extend_from_slice(&mac_of(me.node));
+    bytes.extend_from_slice(&to.mac());
+    bytes.extend_from_slice(&me.node.mac());
     bytes.extend_from_slice(&ETHERTYPE_FABRIC.to_be_bytes());
     let header = Header {
         magic: MAGIC.into(),
         version: VERSION,
         flags: if sequence.is_none() { ONLY_ACKNOWLEDGES } else { 0 },
         cluster: cluster.into(),
-        source: me.node.into(),
-        destination: to.into(),
+        source: me.node.get().into(),
+        destination: to.get().into(),
         source_incarnation: me.incarnation.into(),
         destination_incarnation: 0.into(),
         sequence: sequence.unwrap_or(0).into(),
@@ -196,11 +196,11 @@ impl<'a> Overheard<'a> {
         let is_readable = is_ours && header.flags & SEALED == 0 && are_records(records);
         is_readable.then(|| Overheard {
             source: Peer {
-                node: header.source.get(),
+                node: NodeId::new(header.source.get()),
                 incarnation: header.source_incarnation.get(),
             },
             destination: Peer {
-                node: header.destination.get(),
+                node: NodeId::new(header.destination.get()),
                 incarnation: header.destination_incarnation.get(),
             },
             sequence: header.sequence.get(),

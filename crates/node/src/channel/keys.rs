@@ -16,6 +16,7 @@ use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use core::num::NonZeroU64;
 use hkdf::Hkdf;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use sha2::Sha256;
 use zerocopy::{FromBytes, IntoBytes};
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -259,7 +260,7 @@ impl Seal {
             Some(None) => return false,
             None => {
                 let peer = Peer {
-                    node: header.source.get(),
+                    node: NodeId::new(header.source.get()),
                     incarnation: header.source_incarnation.get(),
                 };
                 let derived = named(self.cluster, peer, header.source_life.get(), |name| {

@@ -9,8 +9,8 @@ mod keys;
 mod lives;
 mod long;
 
-const A: Peer = Peer { node: 16, incarnation: 1 };
-const B: Peer = Peer { node: 17, incarnation: 1 };
+const A: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const B: Peer = Peer { node: NodeId::new(17), incarnation: 1 };
 
 fn frames(fabric: &mut Fabric, now: u64) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
@@ -41,7 +41,7 @@ fn endpoint(me: Peer, config: FabricConfig, ring: Option<&KeyRing>) -> Fabric {
     if let Some(ring) = ring {
         fabric.authenticate(
             ring,
-            NonZeroU64::new(u64::from(me.incarnation) << 16 | u64::from(me.node)).unwrap(),
+            NonZeroU64::new(u64::from(me.incarnation) << 16 | u64::from(me.node.get())).unwrap(),
         );
     }
     fabric

@@ -7,9 +7,9 @@
 
 use super::memory::Entry;
 use super::{Coordinator, Scaling};
-use crate::address::{NodeId, switch_number};
 use crate::rules::{Rule, RuleSet};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 
 /// A virtual cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Coordinator {
         // Each switch gets the rules of its chains.
         let memory = &self.memory;
         let rules =
-            memory.rules.of_chains(|chain| switch_number(to) == Some(memory.switch_of(chain)));
+            memory.rules.of_chains(|chain| to.switch_number() == Some(memory.switch_of(chain)));
         let messages = rules.messages(self.fabric.max_record());
         self.pending.extend(messages.into_iter().map(|message| (to, message)));
     }

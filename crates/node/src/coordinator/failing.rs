@@ -6,9 +6,9 @@
 
 use super::memory::{Entry, Place};
 use super::{Coordinator, HOPELESS, Hearing, Swept};
-use crate::address::{NodeId, manager_of};
 use crate::message::{Cause, Control, Member, MemberState};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use holdfast_wire::fault::{Fault, is_planted};
 
 impl Coordinator {
@@ -144,7 +144,7 @@ impl Coordinator {
         }
         let hearing = &mut self.hearings[at];
         if hearing.suspected.is_none() && !core::mem::replace(&mut hearing.is_doubted, true) {
-            self.pending.push((manager_of(host), Control::Silent { node, incarnation }));
+            self.pending.push((NodeId::manager(host), Control::Silent { node, incarnation }));
         }
     }
 
@@ -202,7 +202,7 @@ impl Coordinator {
         let asked =
             [own].into_iter().filter(|own| !serving.contains(own)).chain(serving.iter().copied());
         for host in asked.filter(|host| self.hearings[at].fenced.iter().all(|(by, _)| by != host)) {
-            self.pending.push((manager_of(host), Control::Fence { node, incarnation }));
+            self.pending.push((NodeId::manager(host), Control::Fence { node, incarnation }));
         }
     }
 

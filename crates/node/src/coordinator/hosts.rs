@@ -20,11 +20,10 @@
 
 use super::memory::{Entry, Place, Serving};
 use super::{Cause, Coordinator, MemberState};
-use crate::address::{NodeId, host_of, manager_of, switch_node};
 use crate::message::{Beat, Control};
 use crate::quorum::is_majority;
 use holdfast_protection::Peer;
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 
 /// A host of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +171,7 @@ impl Coordinator {
     /// The manager of the host where a node's process is.
     pub(super) fn manager_for(&self, node: NodeId) -> NodeId {
         let memory = &self.memory;
-        manager_of(
+        NodeId::manager(
             memory
                 .at_node(node)
                 .map_or(memory.services[0].host, |at| memory.places[at].member.host),
@@ -182,7 +181,7 @@ impl Coordinator {
     /// The managers that are known.
     pub(super) fn managers(&self) -> Vec<NodeId> {
         let known = self.hosts.iter().zip(0..).filter(|(host, _)| host.is_known);
-        known.map(|(_, number)| manager_of(number)).collect()
+        known.map(|(_, number)| NodeId::manager(number)).collect()
     }
 
     /// True if a serving manager has not told yet which processes live.
@@ -199,7 +198,7 @@ impl Coordinator {
     /// is told everything when it has answered.
     pub(super) fn ask_manager(&mut self, node: NodeId) {
         self.pending.forget(node);
-        let is_its = |place: &Place| manager_of(place.member.host) == node;
+        let is_its = |place: &Place| NodeId::manager(place.member.host) == node;
         let its =
             self.memory.places.iter().zip(&mut self.hearings).filter(|(place, _)| is_its(place));
         its.for_each(|(_, hearing)| hearing.is_doubted = false);
@@ -208,7 +207,7 @@ impl Coordinator {
 
     /// Takes a manager's beat.
     pub(super) fn handle_beat(&mut self, from: Peer, beat: Beat, now: u64) {
-        let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len())
+        let Some(host) = from.node.host().filter(|host| usize::from(*host) < self.hosts.len())
         else {
             return;
         };
@@ -289,7 +288,7 @@ impl Coordinator {
                         && hearing.suspected.is_none()
                 });
             let peers = may_speak.map(|(place, _)| place.member.peer()).collect();
-            self.pending.push((manager_of(serving), Control::Admit { peers }));
+            self.pending.push((NodeId::manager(serving), Control::Admit { peers }));
         }
     }
 
@@ -473,7 +472,7 @@ impl Coordinator {
                 alone_since: alone_since.filter(|_| heard_at.is_some()),
                 ..Known::default()
             };
-            self.pending.forget(manager_of(*host));
+            self.pending.forget(NodeId::manager(*host));
         }
         if !lost.is_empty() {
             self.tell_managers();
@@ -506,7 +505,7 @@ impl Coordinator {
         for host in 0..self.hosts.len() {
             let heard = self
                 .fabric
-                .peer(manager_of(host as u16))
+                .peer(NodeId::manager(host as u16))
                 .and_then(|peer| self.fabric.heard_at(peer));
             let known = &mut self.hosts[host];
             known.heard_at = known.heard_at.map(|at| heard.map_or(at, |heard| at.max(heard)));
@@ -567,7 +566,7 @@ impl Coordinator {
 
     /// The incarnation of a host's manager, as far as it has been heard; or 0.
     fn manager_life(&self, host: u16) -> u32 {
-        self.fabric.peer(manager_of(host)).map_or(0, |peer| peer.incarnation)
+        self.fabric.peer(NodeId::manager(host)).map_or(0, |peer| peer.incarnation)
     }
 
     /// Gives a switch's service to a host, in a new term.
@@ -627,7 +626,7 @@ impl Coordinator {
         }
         self.admit();
         // The switch there is new, and asks for what it needs.
-        let node = switch_node(switch);
+        let node = NodeId::switch(switch);
         self.pending.forget(node);
         self.switches.retain(|(known, _)| known.node != node);
     }

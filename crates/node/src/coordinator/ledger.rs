@@ -335,6 +335,7 @@ fn gcd(a: usize, b: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_wire::NodeId;
 
     impl Ledger {
         fn grant(&mut self, to: Peer, count: usize) -> Vec<(u32, BlockMask)> {
@@ -345,9 +346,9 @@ mod tests {
 
     const EPOCH: u32 = 9;
     const ID: PoolId = PoolId { chain: 0, function: 0, field: 0 };
-    const A: Peer = Peer { node: 16, incarnation: 1 };
-    const B: Peer = Peer { node: 17, incarnation: 1 };
-    const C: Peer = Peer { node: 18, incarnation: 1 };
+    const A: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+    const B: Peer = Peer { node: NodeId::new(17), incarnation: 1 };
+    const C: Peer = Peer { node: NodeId::new(18), incarnation: 1 };
 
     #[test]
     fn every_block_is_granted_once() {

@@ -8,11 +8,10 @@
 use super::hosts::Known;
 use super::memory::{Entry, Place, Serving};
 use super::{Cause, Coordinator, MemberState};
-use crate::address::{MANAGER, NodeId, manager_of};
 use crate::message::{Control, Failover, Notice, Standing};
 use holdfast_protection::Peer;
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, NodeId};
 
 impl Coordinator {
     /// Tells the managers what has changed.
@@ -77,7 +76,7 @@ impl Coordinator {
 
     /// Managers that are there. A manager that is alone counts as there.
     fn told_managers(&self) -> Vec<NodeId> {
-        if self.is_joined() { self.managers() } else { vec![MANAGER] }
+        if self.is_joined() { self.managers() } else { vec![NodeId::MANAGER] }
     }
 
     /// Sends a message to every manager that is there.
@@ -93,7 +92,7 @@ impl Coordinator {
 
     pub(super) fn ask_managers(&mut self) {
         for host in 0..self.hosts.len() as u16 {
-            self.ask_manager(manager_of(host));
+            self.ask_manager(NodeId::manager(host));
         }
     }
 
@@ -159,7 +158,7 @@ impl Coordinator {
                 (hearing.suspected, hearing.last) = (None, None);
             }
         }
-        self.ask_manager(manager_of(host));
+        self.ask_manager(NodeId::manager(host));
         self.stop_again();
     }
 
@@ -232,7 +231,7 @@ impl Coordinator {
                     self.record(Entry::Seen { incarnation: peer.incarnation });
                 }
                 self.pending.push((
-                    manager_of(host),
+                    NodeId::manager(host),
                     Control::Fence { node: peer.node, incarnation: peer.incarnation },
                 ));
             }
@@ -248,8 +247,8 @@ impl Coordinator {
 mod tests {
     use super::super::{ClusterConfig, CoordinatorConfig, HostsConfig};
     use super::*;
-    use crate::address::COORDINATOR;
     use crate::channel::FabricConfig;
+    use holdfast_wire::NodeId;
 
     /// Managers of three hosts say how many flows a runtime had last. In any order, the
     /// word of its own host counts, which alone can have heard it, even if that host has
@@ -259,7 +258,7 @@ mod tests {
         let said = [(0, Some(9)), (1, Some(4)), (2, Some(5))];
         for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
             let config = CoordinatorConfig {
-                me: Peer { node: COORDINATOR, incarnation: 1 },
+                me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
                 clusters: ClusterConfig::only(1, 1, true),
                 hosts: HostsConfig::one(),
                 rules: Vec::new(),

@@ -11,12 +11,12 @@
 //! blocks.
 
 use super::{Ledger, SECOND};
-use crate::address::{FIRST_RUNTIME, NodeId, switch_node, switch_number};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Retried,
 };
 use crate::rules::RuleSet;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -176,7 +176,7 @@ pub(super) enum Entry {
 impl Memory {
     /// The index of a node's place: places are numbered from the first runtime on.
     pub(super) fn at_node(&self, node: NodeId) -> Option<usize> {
-        let at = usize::from(node.checked_sub(FIRST_RUNTIME)?);
+        let at = usize::from(node.runtime_number()?);
         self.places.get(at).filter(|place| place.member.node == node).map(|_| at)
     }
 
@@ -211,14 +211,14 @@ impl Memory {
     /// it.
     pub(super) fn has_spoken(&self, switch: NodeId) -> bool {
         let service =
-            switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
+            switch.switch_number().and_then(|number| self.services.get(usize::from(number)));
         service.is_none_or(|service| service.term == 0 || service.term == service.switch_life)
     }
 
     /// The incarnation of the switch with this node that has spoken last.
     pub(super) fn switch_life(&self, switch: NodeId) -> Option<u32> {
         let service =
-            switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
+            switch.switch_number().and_then(|number| self.services.get(usize::from(number)));
         service.map(|service| service.switch_life)
     }
 
@@ -380,7 +380,7 @@ impl Memory {
                 if let Some(service) = self.services.get_mut(usize::from(*switch)) {
                     service.switch_life = *life;
                 }
-                let node = switch_node(*switch);
+                let node = NodeId::switch(*switch);
                 for recovery in &mut self.recoveries {
                     recovery.stuck.retain(|(_, switches)| !switches.contains(&node));
                 }
@@ -642,13 +642,13 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::COORDINATOR;
     use crate::channel::FabricConfig;
     use crate::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
+    use holdfast_wire::NodeId;
 
     fn memory() -> Memory {
         let config = CoordinatorConfig {
-            me: Peer { node: COORDINATOR, incarnation: 1 },
+            me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
             clusters: ClusterConfig::only(3, 1, true),
             rules: Vec::new(),
@@ -674,13 +674,16 @@ mod tests {
             memory.apply(&Entry::Joined { peer });
             memory.apply(&Entry::Leaves { peer, at: 1, had: 1, becomes_spare: false });
         };
-        let [open, ending] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
+        let [open, ending] = [
+            Peer { node: NodeId::new(16), incarnation: 1 },
+            Peer { node: NodeId::new(17), incarnation: 2 },
+        ];
         leave(&mut memory, open);
         leave(&mut memory, ending);
         memory.apply(&Entry::Drained { peer: ending, at: 2 });
         let last = KEPT as u32 + 9;
         for incarnation in 3..=last {
-            let peer = Peer { node: 18, incarnation };
+            let peer = Peer { node: NodeId::new(18), incarnation };
             leave(&mut memory, peer);
             memory.apply(&Entry::Drained { peer, at: 2 });
             memory.apply(&Entry::Failed {
@@ -692,8 +695,8 @@ mod tests {
             });
         }
         let known: Vec<Peer> = memory.drains.iter().map(|drain| drain.peer).collect();
-        let latest =
-            (last + 3 - KEPT as u32..=last).map(|incarnation| Peer { node: 18, incarnation });
+        let latest = (last + 3 - KEPT as u32..=last)
+            .map(|incarnation| Peer { node: NodeId::new(18), incarnation });
         assert_eq!(known, [open, ending].into_iter().chain(latest).collect::<Vec<_>>());
     }
 }

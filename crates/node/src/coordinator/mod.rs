@@ -41,10 +41,6 @@ pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record, describe};
 pub use scaling::Scaling;
 
-use crate::address::{
-    FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node,
-    switch_number,
-};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Protected,
@@ -52,7 +48,7 @@ use crate::message::{
 };
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
-use holdfast_wire::{DropCounters, DropReason};
+use holdfast_wire::{DropCounters, DropReason, NodeId};
 use hosts::Known;
 use log::Log;
 use memory::{Entry, Memory, Place};
@@ -236,7 +232,7 @@ impl Coordinator {
                 (0..cluster.runtimes + cluster.spare).map(|at| scaling::is_spare(cluster, at));
             spare.map(move |is_spare| (number, is_spare)).collect::<Vec<_>>()
         };
-        let numbers = clusters.flat_map(of_cluster).zip(FIRST_RUNTIME..);
+        let numbers = clusters.flat_map(of_cluster).zip((0..).map(NodeId::runtime));
         let place = |(((cluster, is_spare), node), host): (((u16, bool), NodeId), u16)| Place {
             member: Member { node, incarnation: 0, state: MemberState::Failed, cluster, host },
             started_at: now,
@@ -327,7 +323,7 @@ impl Coordinator {
             let sweep = Control::Sweep { node, incarnation, is_over: true };
             coordinator.pending.extend(
                 (0..coordinator.memory.services.len() as u16)
-                    .map(|at| (switch_node(at), sweep.clone())),
+                    .map(|at| (NodeId::switch(at), sweep.clone())),
             );
         }
         coordinator.tell_sweeps();
@@ -517,7 +513,7 @@ impl Coordinator {
             };
             self.servers_heard.get(usize::from(server)).and_then(Option::as_ref).is_some_and(is_it)
         };
-        let is_present = |&(switch, number): &(NodeId, u32)| match state_server_number(switch) {
+        let is_present = |&(switch, number): &(NodeId, u32)| match switch.state_server_number() {
             Some(server) => is_server_present(server, number),
             None => {
                 self.memory.switch_life(switch).is_none_or(|life| u32::from(life as u8) == number)
@@ -582,13 +578,13 @@ impl Coordinator {
     /// Observers of all starts and deaths of runtimes: the switches, and the state
     /// servers.
     fn observers(&self) -> impl Iterator<Item = NodeId> + use<> {
-        let switches = (0..self.memory.services.len() as u16).map(switch_node);
+        let switches = (0..self.memory.services.len() as u16).map(NodeId::switch);
         switches.chain(self.servers())
     }
 
     /// The nodes of the configured state servers.
     fn servers(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.config.state_servers).map(state_server_node)
+        (0..self.config.state_servers).map(NodeId::state_server)
     }
 
     /// A state server, or this coordinator, has begun a new incarnation: sends the dead
@@ -605,7 +601,7 @@ impl Coordinator {
     pub fn handle_records(&mut self, now: u64) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
-            if let Some(host) = host_of(peer.node) {
+            if let Some(host) = peer.node.host() {
                 self.begin_with_manager(host, now);
             }
         }
@@ -688,11 +684,12 @@ impl Coordinator {
     }
 
     fn handle_control(&mut self, from: Peer, message: Control, now: u64) {
-        if let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len())
-        {
+        if let Some(host) = from.node.host().filter(|host| usize::from(*host) < self.hosts.len()) {
             return self.handle_manager(from, host, message, now);
         }
-        let switch = switch_number(from.node)
+        let switch = from
+            .node
+            .switch_number()
             .filter(|switch| usize::from(*switch) < self.memory.services.len());
         if let (Control::RulesInForce { version }, Some(switch)) = (&message, switch) {
             return self.handle_rules_in_force(from, switch, *version);
@@ -704,7 +701,9 @@ impl Coordinator {
                 *flows,
             );
         }
-        let server = state_server_number(from.node)
+        let server = from
+            .node
+            .state_server_number()
             .and_then(|server| self.servers_heard.get_mut(usize::from(server)));
         if let Some(heard) = server {
             return match message {

@@ -10,9 +10,9 @@
 
 use super::memory::Entry;
 use super::{Coordinator, MemberState};
-use crate::address::NodeId;
 use crate::message::{Control, Drain, Order, Refusal, Report};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use holdfast_wire::fault::{Fault, is_planted};
 
 /// The progress of a drain.

@@ -9,9 +9,9 @@
 
 use super::ledger::{Ledger, newer};
 use super::memory::Memory;
-use crate::address::{NodeId, switch_number};
 use crate::channel::Fabric;
 use crate::message::{Control, Member, Standing, kind};
+use holdfast_wire::NodeId;
 
 /// Messages that wait for room in one channel, views not counted. A living receiver
 /// leaves its channel full for less time than that; further messages are dropped.
@@ -151,7 +151,7 @@ fn recovering(switch: NodeId, memory: &Memory) -> Control {
     let its = memory
         .ledgers
         .iter()
-        .filter(|ledger| switch_number(switch) == Some(memory.switch_of(ledger.id.chain)));
+        .filter(|ledger| switch.switch_number() == Some(memory.switch_of(ledger.id.chain)));
     let epoch = its.filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
     Control::Recovering { dead: dead.collect(), epoch }
 }
@@ -163,7 +163,7 @@ struct Views(Vec<(Option<u16>, Vec<u8>)>);
 
 impl Views {
     fn of(&mut self, node: NodeId, memory: &Memory) -> &[u8] {
-        let place = if switch_number(node).is_some() { None } else { memory.at_node(node) };
+        let place = if node.switch_number().is_some() { None } else { memory.at_node(node) };
         let cluster = place.map(|at| memory.places[at].member.cluster);
         let known = self.0.iter().position(|(of, _)| *of == cluster);
         let at = known.unwrap_or_else(|| {
@@ -185,7 +185,7 @@ mod tests {
     use crate::channel::FabricConfig;
     use holdfast_protection::Peer;
 
-    const ME: Peer = Peer { node: 1, incarnation: 1 };
+    const ME: Peer = Peer { node: NodeId::new(1), incarnation: 1 };
 
     fn fabric() -> Fabric {
         Fabric::new(ME, FabricConfig::default())
@@ -202,19 +202,26 @@ mod tests {
     fn a_receiver_gets_one_view_in_the_place_of_the_first() {
         let mut pending = Pending::default();
         for _ in 0..3 {
-            pending.push_view(16);
-            pending.push((16, Control::Settled { handled: 1 }));
-            pending.push_view(17);
+            pending.push_view(NodeId::new(16));
+            pending.push((NodeId::new(16), Control::Settled { handled: 1 }));
+            pending.push_view(NodeId::new(17));
         }
-        assert_eq!((waiting(&pending, 16), waiting(&pending, 17)), ((3, 1), (0, 1)));
-        assert!(matches!(pending.list[0], (16, Say::View)));
-        pending.forget(16);
-        pending.push_view(16);
-        assert_eq!(waiting(&pending, 16), (0, 1), "what was forgotten can be said again");
+        assert_eq!(
+            (waiting(&pending, NodeId::new(16)), waiting(&pending, NodeId::new(17))),
+            ((3, 1), (0, 1))
+        );
+        assert!(matches!(pending.list[0], (NodeId::FIRST_RUNTIME, Say::View)));
+        pending.forget(NodeId::new(16));
+        pending.push_view(NodeId::new(16));
+        assert_eq!(
+            waiting(&pending, NodeId::new(16)),
+            (0, 1),
+            "what was forgotten can be said again"
+        );
         let (full, too_many) = pending.send(&Memory::default(), &mut fabric());
-        assert!(!full.contains(16) && too_many == 0 && pending.is_empty());
-        pending.push_view(16);
-        assert_eq!(waiting(&pending, 16), (0, 1), "and after it was sent");
+        assert!(!full.contains(NodeId::new(16)) && too_many == 0 && pending.is_empty());
+        pending.push_view(NodeId::new(16));
+        assert_eq!(waiting(&pending, NodeId::new(16)), (0, 1), "and after it was sent");
     }
 
     /// A receiver is silent for long: views and a switch's beginning stay, of other
@@ -226,29 +233,36 @@ mod tests {
             pool: crate::message::PoolId { chain: 0, function: 0, field: 0 },
             numbers: vec![7; 2000],
         };
-        while fabric.send_control(16, &long) {}
+        while fabric.send_control(NodeId::new(16), &long) {}
         for _ in 0..LIMIT + 5 {
-            pending.push((16, long.clone()));
-            pending.push_view(16);
+            pending.push((NodeId::new(16), long.clone()));
+            pending.push_view(NodeId::new(16));
         }
-        pending.push((17, Control::Settled { handled: 1 }));
-        pending.push_beginning(16);
+        pending.push((NodeId::new(17), Control::Settled { handled: 1 }));
+        pending.push_beginning(NodeId::new(16));
         let (full, too_many) = pending.send(&Memory::default(), &mut fabric);
-        assert_eq!((waiting(&pending, 16), too_many), ((LIMIT, 2), 5));
-        assert!(full.contains(16) && !full.contains(17) && waiting(&pending, 17) == (0, 0));
+        assert_eq!((waiting(&pending, NodeId::new(16)), too_many), ((LIMIT, 2), 5));
+        assert!(
+            full.contains(NodeId::new(16))
+                && !full.contains(NodeId::new(17))
+                && waiting(&pending, NodeId::new(17)) == (0, 0)
+        );
     }
 
     #[test]
     fn how_things_stand_is_said_once() {
         let mut pending = Pending::default();
         for view in 1..4 {
-            pending.push((3, Control::Settled { handled: view }));
-            pending.push_standing(3, Standing { view, ..Standing::default() });
-            pending.push_standing(4, Standing { view, ..Standing::default() });
+            pending.push((NodeId::new(3), Control::Settled { handled: view }));
+            pending.push_standing(NodeId::new(3), Standing { view, ..Standing::default() });
+            pending.push_standing(NodeId::new(4), Standing { view, ..Standing::default() });
         }
-        assert_eq!((waiting(&pending, 3), waiting(&pending, 4)), ((4, 0), (1, 0)));
+        assert_eq!(
+            (waiting(&pending, NodeId::new(3)), waiting(&pending, NodeId::new(4))),
+            ((4, 0), (1, 0))
+        );
         assert!(
-            matches!(&pending.list[4], (4, Say::Message(Control::Standing(standing))) if standing.view == 3)
+            matches!(&pending.list[4], (node, Say::Message(Control::Standing(standing))) if *node == NodeId::manager(1) && standing.view == 3)
         );
     }
 }

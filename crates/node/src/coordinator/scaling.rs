@@ -24,9 +24,8 @@
 
 use super::memory::Entry;
 use super::{Coordinator, MemberState};
-use crate::address::NodeId;
 use holdfast_protection::Peer;
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 
 /// The parameters of scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

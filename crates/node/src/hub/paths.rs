@@ -17,7 +17,7 @@
 //! In: probes, the time. Out: probes, and the network to send by. Never: a decision about
 //! hosts.
 
-use crate::address::{NodeId, host_of};
+use holdfast_wire::NodeId;
 
 /// The number of networks.
 pub const PATHS: u8 = 2;
@@ -155,7 +155,7 @@ impl Paths {
     /// The network by which to send to this node; `None`: both.
     #[inline]
     pub(super) fn to(&self, node: NodeId) -> Option<u8> {
-        match host_of(node).or_else(|| self.places.get(usize::from(node)).copied().flatten()) {
+        match node.host().or_else(|| self.places.get(usize::from(node)).copied().flatten()) {
             Some(host) => self.used(host),
             // An unknown host: the network to all others, if that is one.
             None => {
@@ -257,21 +257,21 @@ mod tests {
     #[test]
     fn what_is_cut_is_gone_around() {
         let mut world = World::new();
-        assert_eq!(world.hosts[0].to(77), None, "nothing is known yet");
+        assert_eq!(world.hosts[0].to(NodeId::new(77)), None, "nothing is known yet");
         world.run(PATIENCE);
         for from in 0..HOSTS {
             assert_eq!(world.used(from), [Some(0), Some(0)]);
         }
-        assert_eq!(world.hosts[0].to(77), Some(0), "wherever that is");
+        assert_eq!(world.hosts[0].to(NodeId::new(77)), Some(0), "wherever that is");
         world.cuts = vec![(0, 0, 1)];
         world.run(PATIENCE / 2);
         assert_eq!(
             (world.used(0), world.used(1), world.used(2)),
             (vec![Some(1), Some(0)], vec![Some(0); 2], vec![Some(0); 2])
         );
-        assert_eq!((world.hosts[0].to(77), world.hosts[0].leading(1)), (None, 2));
-        world.hosts[0].place(77, Some(1));
-        assert_eq!(world.hosts[0].to(77), Some(1));
+        assert_eq!((world.hosts[0].to(NodeId::new(77)), world.hosts[0].leading(1)), (None, 2));
+        world.hosts[0].place(NodeId::new(77), Some(1));
+        assert_eq!(world.hosts[0].to(NodeId::new(77)), Some(1));
         world.cuts.clear();
         world.run(PATIENCE);
         assert_eq!(

@@ -2,14 +2,13 @@
 
 use super::paths::{Paths, Probe};
 use super::{Hub, HubOut};
-use crate::address::{NodeId, host_of, mac_of, manager_of, node_of};
 use crate::channel::KeyRing;
 use crate::message::Sealing;
 use crate::seal::{HostSeal, SealConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::header::Mac;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{DropReason, Packet, PacketPool};
+use holdfast_wire::{DropReason, NodeId, Packet, PacketPool};
 use std::collections::BTreeMap;
 
 /// See the module.
@@ -108,7 +107,10 @@ impl Hub {
     #[inline]
     pub fn path_of(&self, frame: &Packet) -> Option<u8> {
         let destination: Option<&Mac> = frame.bytes().first_chunk();
-        destination.and_then(node_of).zip(self.paths()).and_then(|(node, paths)| paths.to(node))
+        destination
+            .and_then(NodeId::of_mac)
+            .zip(self.paths())
+            .and_then(|(node, paths)| paths.to(node))
     }
 
     /// The networks that lead to this host, a bit each, and the one in use, if there is
@@ -143,8 +145,8 @@ impl Hub {
             (probe.meta.flags, probe.meta.ingress) = (Flags::OAM, path);
             (probe.meta.stamp, probe.meta.commit) = (now, heard.into());
             let outer = Outer {
-                destination: mac_of(manager_of(host)),
-                source: mac_of(me),
+                destination: NodeId::manager(host).mac(),
+                source: me.mac(),
                 index: index::PROBE,
             };
             match nsh::encapsulate(&mut probe, outer) && seal.seal(&mut probe) {
@@ -165,7 +167,7 @@ impl Hub {
         let is_probe =
             nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == index::PROBE);
         let meta = packet.meta;
-        match (self.paths_mut(), host_of(from)) {
+        match (self.paths_mut(), from.host()) {
             (Some(paths), Some(host)) if is_probe => {
                 paths.hear(host, meta.ingress, meta.stamp, meta.commit as u8, now);
                 pool.put(packet);
@@ -207,7 +209,9 @@ impl Hub {
         for (from, sealing) in heard {
             // An announcement for an earlier incarnation would admit packets that it has
             // taken already.
-            if let Some(host) = host_of(from.node)
+            if let Some(host) = from
+                .node
+                .host()
                 .filter(|host| sealing.to == me.incarnation && *host < sealed.config.hosts)
             {
                 sealed.hear(host, from.incarnation, &sealing, now);
@@ -216,7 +220,7 @@ impl Hub {
         let (has_beaten, is_news) = (manager.take_beaten(), core::mem::take(&mut sealed.is_news));
         let is_due = has_beaten || is_news;
         for host in (0..sealed.config.hosts).filter(|host| *host != sealed.config.host) {
-            let peer = manager.fabric().peer(manager_of(host));
+            let peer = manager.fabric().peer(NodeId::manager(host));
             let at = usize::from(host);
             if peer.is_none() || !is_due && sealed.told[at] == peer {
                 continue;
@@ -236,7 +240,6 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::{FIRST_RUNTIME, MANAGER, SWITCH, mac_of, mac_of_life};
     use crate::channel::{FabricConfig, Key};
     use crate::fcs;
     use crate::hub::HubOut;
@@ -245,7 +248,7 @@ mod tests {
     use crate::switch::{SourceLimits, Switch, SwitchConfig};
     use core::num::NonZeroU64;
     use holdfast_wire::nsh::{Outer, encapsulate, index};
-    use holdfast_wire::{MemoryPool, PacketPool};
+    use holdfast_wire::{MemoryPool, NodeId, PacketPool};
 
     const MILLISECOND: u64 = 1_000_000;
     const HOSTS: u16 = 2;
@@ -253,7 +256,7 @@ mod tests {
 
     fn switch() -> Switch {
         Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation: 1 },
+            me: Peer { node: NodeId::SWITCH, incarnation: 1 },
             number: 1,
             flows: 16,
             limits: SourceLimits::default(),
@@ -267,7 +270,7 @@ mod tests {
     }
 
     fn hub(host: u16, incarnation: u32) -> Hub {
-        let me = Peer { node: manager_of(host), incarnation };
+        let me = Peer { node: NodeId::manager(host), incarnation };
         let mut hub = Hub::new(vec![switch()], Manager::new(me, FabricConfig::default()));
         hub.join(HOSTS, PATIENCE, 0);
         let ring = KeyRing::new(vec![Key { number: 1, secret: [7; 32] }]).unwrap();
@@ -341,8 +344,8 @@ mod tests {
         fn packet(&mut self) -> Packet {
             let mut packet = self.pool.take().unwrap();
             assert!(packet.copy_from(&[0; 64]));
-            let source = mac_of_life(Peer { node: FIRST_RUNTIME, incarnation: 1 });
-            let outer = Outer { destination: mac_of(MANAGER + 1), source, index: index::MARK };
+            let source = Peer { node: NodeId::FIRST_RUNTIME, incarnation: 1 }.mac();
+            let outer = Outer { destination: NodeId::manager(1).mac(), source, index: index::MARK };
             assert!(encapsulate(&mut packet, outer));
             packet
         }
@@ -375,16 +378,16 @@ mod tests {
     fn ways(world: &mut World) -> [(Option<u8>, bool); 2] {
         [0, 1].map(|from| {
             let other = 1 - from as u16;
-            let to = |world: &mut World, node| {
+            let to = |world: &mut World, node: NodeId| {
                 let mut frame = world.pool.take().unwrap();
                 assert!(frame.copy_from(&[0; 64]));
-                frame.bytes_mut()[..6].copy_from_slice(&mac_of(node));
+                frame.bytes_mut()[..6].copy_from_slice(&node.mac());
                 let path = world.hubs[from].path_of(&frame);
                 world.pool.put(frame);
                 path
             };
-            let path = to(world, manager_of(other));
-            assert_eq!(path, to(world, FIRST_RUNTIME + other));
+            let path = to(world, NodeId::manager(other));
+            assert_eq!(path, to(world, NodeId::runtime(other)));
             let now = world.now;
             (path, world.hubs[from].manager.may_serve_at(now))
         })
@@ -397,7 +400,7 @@ mod tests {
         let mut world = world();
         for (host, hub) in world.hubs.iter_mut().enumerate() {
             hub.use_two_paths();
-            hub.note_local(Peer { node: FIRST_RUNTIME + host as u16, incarnation: 1 });
+            hub.note_local(Peer { node: NodeId::runtime(host as u16), incarnation: 1 });
         }
         world.run(3 * PATIENCE);
         assert_eq!(ways(&mut world), [(Some(0), true); 2]);
@@ -424,7 +427,7 @@ mod tests {
         world.cuts = vec![(0, 0)];
         world.hubs[1] = hub(1, 6);
         world.hubs[1].use_two_paths();
-        world.hubs[1].note_local(Peer { node: FIRST_RUNTIME + 1, incarnation: 1 });
+        world.hubs[1].note_local(Peer { node: NodeId::runtime(1), incarnation: 1 });
         world.run(3 * PATIENCE);
         assert_eq!(ways(&mut world), [(Some(1), true), (Some(0), true)]);
         world.cuts = vec![(0, 0), (1, 0)];
@@ -447,8 +450,8 @@ mod tests {
         assert!(encapsulate(
             &mut probe,
             Outer {
-                destination: mac_of(manager_of(1)),
-                source: mac_of(MANAGER),
+                destination: NodeId::manager(1).mac(),
+                source: NodeId::MANAGER.mac(),
                 index: index::PROBE
             }
         ));
@@ -462,20 +465,23 @@ mod tests {
     #[test]
     fn hosts_say_who_lives_there() {
         let mut world = world();
-        let runtime = Peer { node: FIRST_RUNTIME, incarnation: 1 };
+        let runtime = Peer { node: NodeId::FIRST_RUNTIME, incarnation: 1 };
         world.hubs[0].note_local(runtime);
         world.run(3 * PATIENCE);
-        assert_eq!(world.hubs[1].take_moved(), [(FIRST_RUNTIME, Some(0)), (MANAGER, Some(0))]);
+        assert_eq!(
+            world.hubs[1].take_moved(),
+            [(NodeId::FIRST_RUNTIME, Some(0)), (NodeId::MANAGER, Some(0))]
+        );
         assert_eq!(world.hubs[1].take_moved(), []);
         world.hubs[0].begin(switch());
         world.hubs[0].handle_buried(runtime);
         world.run(3 * MILLISECOND);
         let mut moved = world.hubs[1].take_moved();
         moved.sort();
-        assert_eq!(moved, [(SWITCH, Some(0)), (FIRST_RUNTIME, None)]);
+        assert_eq!(moved, [(NodeId::SWITCH, Some(0)), (NodeId::FIRST_RUNTIME, None)]);
         world.hubs[0].retire(0, &mut world.pool);
         world.run(3 * MILLISECOND);
-        assert_eq!(world.hubs[1].take_moved(), [(SWITCH, None)]);
+        assert_eq!(world.hubs[1].take_moved(), [(NodeId::SWITCH, None)]);
     }
 
     /// A packet that is not sealed is dropped where there is a key, and a sealed one
@@ -561,10 +567,10 @@ mod tests {
         let mut world = world();
         world.run(3 * PATIENCE);
         world.hubs[1] = hub(1, 6);
-        let said = |to| Sealing { to, life: 1, counter: 0, nodes: vec![FIRST_RUNTIME] };
-        world.hubs[0].manager.fabric().set_peer(Peer { node: manager_of(1), incarnation: 6 });
+        let said = |to| Sealing { to, life: 1, counter: 0, nodes: vec![NodeId::FIRST_RUNTIME] };
+        world.hubs[0].manager.fabric().set_peer(Peer { node: NodeId::manager(1), incarnation: 6 });
         world.hubs[0].sealed = None;
-        for (to, expected) in [(5, vec![]), (6, vec![(FIRST_RUNTIME, Some(0))])] {
+        for (to, expected) in [(5, vec![]), (6, vec![(NodeId::FIRST_RUNTIME, Some(0))])] {
             assert!(world.hubs[0].manager.tell_sealing(1, said(to)));
             world.run(3 * PATIENCE);
             assert_eq!(world.hubs[1].take_moved(), expected, "to {to}");

@@ -5,16 +5,16 @@
 //! serve ports or to stop. Never: a decision about which host serves: see [`Quorum`].
 
 use super::{BEAT_BACKLOG, Manager, Wish};
-use crate::address::{COORDINATOR, host_of, manager_of};
 use crate::message::{Control, Sealing};
 use crate::quorum::{Change, Quorum};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 
 impl Manager {
     /// Makes this host one of so many, with so many switches. `patience`: the time-out of
     /// [`Quorum`], ns.
     pub fn join(&mut self, hosts: u16, switches: u16, patience: u64, now: u64) {
-        let me = host_of(self.fabric.me().node).unwrap_or(0);
+        let me = self.fabric.me().node.host().unwrap_or(0);
         self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
     }
 
@@ -31,7 +31,7 @@ impl Manager {
     pub fn leave(&mut self) -> bool {
         let Some(quorum) = &mut self.quorum else { return false };
         quorum.leave();
-        let own = 1 << host_of(self.fabric.me().node).unwrap_or(0);
+        let own = 1 << self.fabric.me().node.host().unwrap_or(0);
         self.standing.as_ref().is_some_and(|standing| standing.hosts & !own != 0)
     }
 
@@ -73,7 +73,7 @@ impl Manager {
     /// Announces this host's seal to another host's manager. False if that one takes no
     /// message now.
     pub(crate) fn tell_sealing(&mut self, host: u16, sealing: Sealing) -> bool {
-        let node = manager_of(host);
+        let node = NodeId::manager(host);
         self.fabric.backlog(node) < BEAT_BACKLOG
             && self.fabric.send_control(node, &Control::Sealing(sealing))
     }
@@ -97,7 +97,7 @@ impl Manager {
         let change = quorum.turn(now);
         if let Some(beat) = quorum.poll_beat(now) {
             self.has_beaten = true;
-            let others = quorum.others().map(manager_of).chain([COORDINATOR]);
+            let others = quorum.others().map(NodeId::manager).chain([NodeId::COORDINATOR]);
             let beat = Control::Beat(beat);
             for node in others {
                 if self.fabric.backlog(node) < BEAT_BACKLOG {

@@ -2,18 +2,17 @@
 //! operators get answers while there is no coordinator.
 
 use super::Manager;
-use crate::address::{NodeId, STATE_SERVER, state_server_number};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
     Failover, Listing, Member, MemberState, Protected, Report, Retried, Standing,
 };
 use crate::totals::Totals;
 use holdfast_protection::Peer;
-use holdfast_wire::{DropCounters, DropReason};
+use holdfast_wire::{DropCounters, DropReason, NodeId};
 
 impl Manager {
     pub(super) fn totals_of(&mut self, from: Peer) -> &mut Totals {
-        if from.node == STATE_SERVER {
+        if from.node == NodeId::STATE_SERVER {
             return &mut self.totals;
         }
         let at =
@@ -107,7 +106,7 @@ impl Manager {
         let Some(standing) = &self.standing else { return Protected::No };
         // State that was written back to a server's earlier incarnation is gone.
         let is_there = |&(node, incarnation): &(NodeId, u32)| {
-            state_server_number(node).is_none() || servers.contains(&Peer { node, incarnation })
+            node.state_server_number().is_none() || servers.contains(&Peer { node, incarnation })
         };
         let is_safe = |report: &Report| {
             let is_settled =

@@ -9,10 +9,9 @@
 //! flows in them.
 
 use super::Manager;
-use crate::address::NodeId;
 use crate::message::{Control, FlowPage, FlowsHead, Place};
 use holdfast_protection::Peer;
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 use zerocopy::FromBytes;
 
 /// Pieces that may be under way. The oldest is dropped first: its asker may be gone.
@@ -65,11 +64,11 @@ impl Lists {
 }
 
 impl Manager {
-    /// The runtime that has the next flows of a list: the one with the lowest node from
-    /// this one on.
-    fn next_listed(&self, from: NodeId) -> Option<Peer> {
+    /// The runtime that has the next flows of a list: the one with the lowest node of
+    /// those that are meant.
+    fn next_listed(&self, is_meant: impl Fn(NodeId) -> bool) -> Option<Peer> {
         let serves = |peer: &Peer| {
-            peer.node >= from && self.reports.iter().any(|(reporter, _)| reporter == peer)
+            is_meant(peer.node) && self.reports.iter().any(|(reporter, _)| reporter == peer)
         };
         self.present.iter().copied().filter(serves).min_by_key(|peer| peer.node)
     }
@@ -79,7 +78,7 @@ impl Manager {
     pub fn request_flows(&mut self, limit: u32, selector: &str, at: Option<Place>) -> u32 {
         self.lists.last = self.lists.last.wrapping_add(1);
         let request = self.lists.last;
-        let asked = self.next_listed(at.map_or(0, |place| place.peer.node));
+        let asked = self.next_listed(|node| at.is_none_or(|place| node >= place.peer.node));
         if let Some(peer) = asked {
             let (lane, slot) = at
                 .filter(|place| place.peer == peer)
@@ -105,7 +104,7 @@ impl Manager {
             .position(|piece| piece.request == request && piece.asked.is_none())?;
         let Piece { after, mut page, .. } = self.lists.open.swap_remove(at);
         if page.next.is_none() {
-            let next = after.and_then(|node| self.next_listed(node.checked_add(1)?));
+            let next = after.and_then(|node| self.next_listed(|next| next > node));
             page.next = next.map(|peer| Place { peer, lane: 0, slot: 0 });
         }
         Some(page)

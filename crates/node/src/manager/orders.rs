@@ -2,10 +2,10 @@
 //! told, and its answers and the runtimes' progress are kept for the operator.
 
 use super::{MOVES_KEPT, Manager};
-use crate::address::{COORDINATOR, NodeId};
 use crate::message::{Control, Drain, Order, Refusal, kind};
 use crate::rules::RuleRecords;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 
 /// Orders that may be under way.
 const ORDERS: usize = 16;
@@ -96,7 +96,7 @@ impl Manager {
     pub(super) fn tell_rules(&mut self) {
         let Some(Wanted { records, told }) = &mut self.rules else { return };
         for record in records.records().iter().skip(*told).take(RULES_AT_ONCE) {
-            if self.fabric.send(COORDINATOR, kind::CONTROL, record).is_err() {
+            if self.fabric.send(NodeId::COORDINATOR, kind::CONTROL, record).is_err() {
                 break;
             }
             *told += 1;
@@ -109,7 +109,7 @@ impl Manager {
         self.next_ticket += 1;
         let from = if let Order::Move { from, .. } = &order { Some(*from) } else { None };
         let asked = self.coordinator();
-        self.fabric.send_control(COORDINATOR, &Control::Order { ticket, order });
+        self.fabric.send_control(NodeId::COORDINATOR, &Control::Order { ticket, order });
         self.tickets.push(Ticket { number: ticket, asked, from, answer: None });
         if self.tickets.len() > ORDERS {
             self.tickets.remove(0);

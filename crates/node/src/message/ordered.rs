@@ -1,9 +1,8 @@
 //! Messages between runtimes and coordinator that take effect exactly once.
 
 use super::{Control, kind};
-use crate::address::NodeId;
 use crate::channel::Fabric;
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 

@@ -1,9 +1,8 @@
 //! Reports of parts: on flows, on shared state, on packets.
 
-use crate::address::NodeId;
 use crate::rules::Rule;
 use holdfast_protection::Peer;
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// A pool or a statistic of the configuration: chain, function in the chain, field in the

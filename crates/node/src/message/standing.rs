@@ -2,8 +2,8 @@
 //! failures.
 
 use super::Member;
-use crate::address::NodeId;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// The state of the box, as the coordinator sees it.

@@ -2,9 +2,9 @@
 //! what the other may not have heard. See [`Ordered`](crate::message::Ordered).
 
 use super::Runtime;
-use crate::address::COORDINATOR;
 use crate::message::Control;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 
 /// Block numbers in one message: so many fit a record however large they are.
 const BLOCKS_PER_MESSAGE: usize = 200;
@@ -23,7 +23,7 @@ impl Runtime {
     pub(super) fn announce(&mut self) {
         self.is_announced = true;
         let layouts = self.lanes.iter().map(|lane| lane.flows.layout()).collect();
-        self.fabric.send_control(COORDINATOR, &Control::Hello { layouts });
+        self.fabric.send_control(NodeId::COORDINATOR, &Control::Hello { layouts });
     }
 
     /// Answers a new incarnation of the coordinator: sends what is here, and again what
@@ -43,11 +43,14 @@ impl Runtime {
         self.visit_pools(|id, pool| held.push((id, pool.backend().blocks())));
         for (pool, blocks) in held {
             for blocks in blocks.chunks(BLOCKS_PER_MESSAGE) {
-                self.fabric
-                    .send_control(COORDINATOR, &Control::Holds { pool, blocks: blocks.to_vec() });
+                self.fabric.send_control(
+                    NodeId::COORDINATOR,
+                    &Control::Holds { pool, blocks: blocks.to_vec() },
+                );
             }
         }
-        self.fabric.send_control(COORDINATOR, &Control::Accounted { handled: self.handled });
+        self.fabric
+            .send_control(NodeId::COORDINATOR, &Control::Accounted { handled: self.handled });
         self.next_report = 0;
     }
 }

@@ -3,11 +3,10 @@
 
 use super::Runtime;
 use super::side::Side;
-use crate::address::{mac_of, mac_of_life, node_of};
 use holdfast_protection::{Epoch, Flows, Peer};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, NodeId, Packet, PacketPool};
 
 impl Runtime {
     /// Sorts frames: packets to their chains, hand-overs to their protections, messages
@@ -38,7 +37,7 @@ impl Runtime {
     /// packets do not count any more.
     #[inline]
     pub(super) fn sender(&self, source: &Mac) -> Option<Peer> {
-        let node = node_of(source)?;
+        let node = NodeId::of_mac(source)?;
         // Messages of a runtime may come before the view that names it, because a runtime
         // that was just started is told last.
         let peer = self
@@ -46,18 +45,19 @@ impl Runtime {
             .get(node)
             .map(|at| self.members[at])
             .or_else(|| self.fabric.peer(node))?;
-        (mac_of_life(peer) == *source).then_some(peer)
+        (peer.mac() == *source).then_some(peer)
     }
 
     #[inline]
     fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
-        if outer.destination != mac_of_life(self.config.me) && outer.index != index::FENCED {
+        if outer.destination != self.config.me.mac() && outer.index != index::FENCED {
             // The packet is for an earlier incarnation of this node, whose flows have
             // other owners by now.
             return self.shared.drop(packet, DropReason::Fenced, pool);
         }
         if matches!(outer.index, index::TO_RUNTIME | index::MARK)
-            && let Some(side) = node_of(&outer.source).and_then(|node| self.shared.side_of(node))
+            && let Some(side) =
+                NodeId::of_mac(&outer.source).and_then(|node| self.shared.side_of(node))
             && side.hear(packet.meta.switch)
         {
             let switch = side.switch;
@@ -69,7 +69,7 @@ impl Runtime {
             }
             self.fenced |=
                 outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
-            match node_of(&outer.source).and_then(|node| self.shared.side_of(node)) {
+            match NodeId::of_mac(&outer.source).and_then(|node| self.shared.side_of(node)) {
                 Some(side) if outer.index == index::TO_RUNTIME => {
                     side.tick(packet.meta.stamp, packet.meta.commit)
                 }
@@ -89,7 +89,7 @@ impl Runtime {
         match outer.index {
             // Stamps, epochs and incarnations of another switch mean nothing here: the
             // sender is a host with another configuration.
-            index::TO_RUNTIME if node_of(&outer.source) != Some(side.switch) => {
+            index::TO_RUNTIME if NodeId::of_mac(&outer.source) != Some(side.switch) => {
                 self.shared.drop(packet, DropReason::Malformed, pool);
             }
             // The present incarnation of the switch would not know a flow opened, or a
@@ -130,11 +130,10 @@ impl Runtime {
         tx: &mut Vec<Packet>,
         pool: &mut dyn PacketPool,
     ) {
-        let me = mac_of_life(self.config.me);
+        let me = self.config.me.mac();
         let lane = &mut self.lanes[at];
         for (to, mut packet) in lane.outbox.handed.drain(..) {
-            let outer =
-                Outer { destination: mac_of_life(to), source: me, index: index::TO_REPLICA };
+            let outer = Outer { destination: to.mac(), source: me, index: index::TO_REPLICA };
             if nsh::encapsulate(&mut packet, outer) {
                 tx.push(packet);
             } else {
@@ -143,7 +142,7 @@ impl Runtime {
         }
         send_marks(&mut lane.outbox.marks, lane.index, me, tx, pool);
         self.released_unprotected += core::mem::take(&mut lane.outbox.released_unprotected);
-        let switch = mac_of(self.shared.sides[lane.side].switch);
+        let switch = self.shared.sides[lane.side].switch.mac();
         for released in lane.outbox.released.drain(..) {
             let mut packet = released.into_inner();
             if encapsulate_released(&mut packet, &lane.flows, me, switch) {
@@ -192,7 +191,7 @@ fn send_marks(
         mark.meta.flags = Flags::OAM;
         mark.meta.chain = chain;
         mark.meta.commit = commit;
-        let outer = Outer { destination: mac_of_life(to), source: me, index: index::MARK };
+        let outer = Outer { destination: to.mac(), source: me, index: index::MARK };
         if nsh::encapsulate(&mut mark, outer) {
             tx.push(mark);
         } else {

@@ -4,8 +4,8 @@
 //! The words are true at each moment between two stores. The stamp, 0 for none, is valid
 //! as long as it is there, and the switch's node is stored before it.
 
-use crate::address::NodeId;
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use holdfast_wire::NodeId;
 
 /// See the module.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl Hands {
     pub(crate) fn take(&mut self, switch: NodeId, stamp: u64) {
         self.stamp = stamp;
         if let Some([shown, of]) = self.words {
-            of.store(switch.into(), Ordering::Relaxed);
+            of.store(switch.get().into(), Ordering::Relaxed);
             shown.store(stamp, Ordering::Release);
             // The functions' work stays behind this fence. The reader is no other thread,
             // but another process after this one's end.
@@ -54,10 +54,10 @@ mod tests {
         static WORDS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
         let shown = || [0, 1].map(|at: usize| WORDS[at].load(Ordering::Relaxed));
         let mut hands = Hands::default();
-        hands.take(2, 5);
+        hands.take(NodeId::new(2), 5);
         assert_eq!((hands.put(), shown()), (5, [0, 0]), "nobody wants to know");
         hands.show([&WORDS[0], &WORDS[1]]);
-        hands.take(2, 7);
+        hands.take(NodeId::new(2), 7);
         assert_eq!(shown(), [7, 2]);
         assert_eq!((hands.put(), hands.put(), shown()), (7, 0, [0, 2]));
     }

@@ -14,11 +14,11 @@
 //! In: questions, the time of turns. Out: records. Never: a packet, a change of a flow.
 
 use super::{Lane, Shared};
-use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{FlowInfo, FlowsHead, kind};
 use holdfast_protection::Slot;
 use holdfast_protection::flows::flag;
+use holdfast_wire::NodeId;
 use holdfast_wire::selector::Selector;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -195,7 +195,11 @@ impl Listing {
             }
             .to_owned(),
             owner: shared.node,
-            replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
+            replica: if header.flags & flag::UNPROTECTED == 0 {
+                header.holder().node
+            } else {
+                NodeId::NONE
+            },
             epoch: header.epoch.get(),
             age: shared.sides[lane.side].now.saturating_sub(header.opened_at),
             packets: header.packets(),

@@ -30,7 +30,6 @@ mod suspects;
 mod telling;
 mod timers;
 
-use crate::address::{COORDINATOR, MANAGER, NodeId};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, LastWord, PoolId, TraceStep};
 use crate::state::ControlTransport;
@@ -42,7 +41,7 @@ use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::Journal;
 use holdfast_protection::{Flows, NodeIndex, Peer, Protection};
 use holdfast_wire::nsh::Flags;
-use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use holdfast_wire::{DropCounters, DropReason, FlowKey, NodeId, Packet, PacketPool};
 use lane::Lane;
 use listing::Listings;
 use migration::Migrations;
@@ -227,7 +226,9 @@ impl Runtime {
         let counted = Counted::of(&mut lanes);
         let shared = Shared {
             cx: Context::new(
-                config.seed ^ u64::from(config.me.incarnation) << 16 ^ u64::from(config.me.node),
+                config.seed
+                    ^ u64::from(config.me.incarnation) << 16
+                    ^ u64::from(config.me.node.get()),
             ),
             sides,
             drops: DropCounters::default(),
@@ -261,7 +262,7 @@ impl Runtime {
             member_at: NodeIndex::default(),
             hosts: Vec::new(),
             my_host: None,
-            listeners: vec![COORDINATOR, MANAGER],
+            listeners: vec![NodeId::COORDINATOR, NodeId::MANAGER],
             view: 0,
             next_report: 0,
             time: 0,
@@ -548,7 +549,8 @@ impl Runtime {
         self.recoveries.report(&mut self.errands, &self.lanes, &self.fabric);
         self.errands.send(&mut self.fabric);
         if core::mem::take(&mut self.owes_word) {
-            self.fabric.send_control(COORDINATOR, &Control::Settled { handled: self.handled });
+            self.fabric
+                .send_control(NodeId::COORDINATOR, &Control::Settled { handled: self.handled });
         }
         self.transmit_messages(tx, pool, clock);
         for at in 0..self.lanes.len() {

@@ -7,11 +7,11 @@
 
 use super::Runtime;
 use super::lane::Wish;
-use crate::address::COORDINATOR;
 use crate::channel::Fabric;
 use crate::message::{Control, Ordered, PoolId};
 use holdfast_nf::shared::PoolEffect;
 use holdfast_protection::Epoch;
+use holdfast_wire::NodeId;
 use std::collections::VecDeque;
 
 /// Numbers in one message: so many fit a record however large they are.
@@ -75,7 +75,7 @@ impl Errands {
     /// Sends as many messages as the channel takes.
     pub(super) fn send(&mut self, fabric: &mut Fabric) {
         self.gather();
-        self.kept.send(COORDINATOR, fabric);
+        self.kept.send(NodeId::COORDINATOR, fabric);
     }
 
     /// Drops messages up to `handled`, which the coordinator has logged.

@@ -4,11 +4,10 @@ use super::migration::{Migrations, Parts};
 use super::side::Side;
 use super::telling::Telling;
 use super::{Lane, Runtime};
-use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
 use crate::ahead;
 use crate::message::{Control, Ended, Member, MemberState, is_later_view, kind, numbered};
 use holdfast_protection::{Detour, Epoch, NodeIndex, Peer, kind as protection_kind};
-use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, NodeId, Packet, PacketPool};
 use zerocopy::FromBytes;
 
 impl Runtime {
@@ -49,7 +48,7 @@ impl Runtime {
             }
             // If the manager served a switch too, its new incarnation has none of the
             // packets that were logged.
-            if let Some(host) = host_of(peer.node) {
+            if let Some(host) = peer.node.host() {
                 self.log_lost(|side| side.host == host, pool);
             }
         }
@@ -67,7 +66,7 @@ impl Runtime {
                 kind::CONTROL => {
                     Control::decode(body).map(|message| self.handle_control(record.from, message))
                 }
-                kind::NUMBERED if record.from.node == COORDINATOR => numbered(body)
+                kind::NUMBERED if record.from.node == NodeId::COORDINATOR => numbered(body)
                     .map(|(number, message)| self.handle_order(record.from, number, message)),
                 kind::CLAIMED => {
                     self.recoveries.handle_claimed(record.from.node, body, &mut self.lanes)
@@ -180,7 +179,8 @@ impl Runtime {
     /// Handles a mark, which comes behind all packets that were sent to this runtime
     /// before: by the switch on an old route, or by an owner's hand-over.
     pub(super) fn handle_mark(&mut self, mark: &Packet, source: holdfast_wire::header::Mac) {
-        if let Some(switch) = node_of(&source).filter(|node| switch_number(*node).is_some()) {
+        if let Some(switch) = NodeId::of_mac(&source).filter(|node| node.switch_number().is_some())
+        {
             self.migrations.handle_mark(switch, mark.meta.commit, &self.lanes, &self.shared);
             return;
         }
@@ -246,21 +246,23 @@ impl Runtime {
 
     pub(super) fn handle_control(&mut self, from: Peer, message: Control) {
         match message {
-            Control::Account { handled } if from.node == COORDINATOR => self.account(handled),
+            Control::Account { handled } if from.node == NodeId::COORDINATOR => {
+                self.account(handled)
+            }
             // A manager's new incarnation knows of no earlier report.
-            Control::Account { .. } if host_of(from.node).is_some() => self.next_report = 0,
-            Control::Settled { handled } if from.node == COORDINATOR => {
+            Control::Account { .. } if from.node.host().is_some() => self.next_report = 0,
+            Control::Settled { handled } if from.node == NodeId::COORDINATOR => {
                 self.errands.settle(handled)
             }
-            Control::Managers { serving, peers } if from.node == COORDINATOR => {
+            Control::Managers { serving, peers } if from.node == NodeId::COORDINATOR => {
                 for side in &mut self.shared.sides {
-                    let number = switch_number(side.switch).map(usize::from);
+                    let number = side.switch.switch_number().map(usize::from);
                     side.host =
                         number.and_then(|number| serving.get(number).copied()).unwrap_or(side.host);
                 }
                 self.tell_detours();
                 self.listeners.truncate(1);
-                for peer in peers.into_iter().filter(|peer| host_of(peer.node).is_some()) {
+                for peer in peers.into_iter().filter(|peer| peer.node.host().is_some()) {
                     // Another host's manager does not know which incarnations live here,
                     // and could not tell that it has begun anew.
                     self.fabric.set_peer(peer);

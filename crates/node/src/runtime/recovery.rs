@@ -19,12 +19,11 @@
 
 use super::Lane;
 use super::pools::Errands;
-use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, Control, Grant, kind};
 use holdfast_protection::flows::{Event, Life, flag};
 use holdfast_protection::{Epoch, Peer, Slot};
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
@@ -396,7 +395,7 @@ impl Recoveries {
     /// incarnation of this node. A claim whose copy has become newer since does not
     /// count: the switch has not said that the newer copy waits. If the sweep came before
     /// the newer copy is claimed, the route would go to an older one.
-    fn waiting(side: &Asking, node: u16, lanes: &[Lane]) -> usize {
+    fn waiting(side: &Asking, node: NodeId, lanes: &[Lane]) -> usize {
         let asked = side.asked.iter().filter(|asked| asked.waits).flat_map(|asked| &asked.flows);
         let waiting = side.waiting.iter().chain(asked);
         waiting.filter(|wanted| wanted.dead.node == node && wanted.is_as_asked(lanes)).count()
@@ -444,7 +443,7 @@ impl Recoveries {
     pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane], fabric: &Fabric) {
         self.tell_waiting(errands, lanes, fabric);
         // If a node died twice, late claims may belong to either incarnation.
-        let open: Vec<u16> = self
+        let open: Vec<NodeId> = self
             .running
             .iter()
             .filter(|recovery| recovery.open > 0)

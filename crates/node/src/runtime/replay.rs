@@ -24,7 +24,7 @@ use holdfast_protection::flows::{Event, Found, Life, flag};
 use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::Flags;
-use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, NodeId, Packet, PacketPool};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::IntoBytes;
 
@@ -478,7 +478,7 @@ impl Lane {
 }
 
 /// Sends a request. False if the channel has no room now.
-fn ask(fabric: &mut Fabric, switch: u16, epoch: u32, first: u32, count: u32) -> bool {
+fn ask(fabric: &mut Fabric, switch: NodeId, epoch: u32, first: u32, count: u32) -> bool {
     let ask = Ask { epoch: epoch.into(), first: first.into(), count: count.into() };
     fabric.send(switch, kind::REPLAY, ask.as_bytes()).is_ok()
 }

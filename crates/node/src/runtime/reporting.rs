@@ -3,8 +3,8 @@
 
 use super::Runtime;
 use super::served::Served;
-use crate::address::{COORDINATOR, NodeId, manager_of};
 use crate::message::{Control, Report, Share};
+use holdfast_wire::NodeId;
 
 /// Bytes of unsent messages to a receiver, beyond which no report is added to them.
 const REPORT_BACKLOG: usize = 16 * 1024;
@@ -80,7 +80,8 @@ impl Runtime {
                 self.fabric.send_control(node, &report);
             }
         }
-        let managers = || self.listeners.iter().copied().filter(|node| *node != COORDINATOR);
+        let managers =
+            || self.listeners.iter().copied().filter(|node| *node != NodeId::COORDINATOR);
         self.counted.tell(&mut self.lanes, clock, |message| {
             let there: Vec<NodeId> =
                 managers().filter(|node| self.fabric.backlog(*node) < REPORT_BACKLOG).collect();
@@ -90,14 +91,14 @@ impl Runtime {
         self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
         for chunk in notes.chunks(16) {
             self.fabric.send_control(
-                manager_of(self.my_host.unwrap_or(0)),
+                NodeId::manager(self.my_host.unwrap_or(0)),
                 &Control::Logged(chunk.to_vec()),
             );
         }
         if !self.shared.traces.is_empty() {
             let steps = core::mem::take(&mut self.shared.traces);
             for chunk in steps.chunks(8) {
-                for manager in self.listeners.iter().filter(|node| **node != COORDINATOR) {
+                for manager in self.listeners.iter().filter(|node| **node != NodeId::COORDINATOR) {
                     self.fabric.send_control(*manager, &Control::Trace(chunk.to_vec()));
                 }
             }

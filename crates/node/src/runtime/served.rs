@@ -9,13 +9,12 @@
 //! measurements of flows are sent every few milliseconds.
 
 use super::{Lane, Runtime};
-use crate::address::{state_server_node, state_server_number};
 use crate::message::PoolId;
 use crate::state::{ControlTransport, Pools, StateSession};
 use core::ops::Range;
 use holdfast_nf::shared::{Part, PoolBackend};
 use holdfast_protection::Peer;
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 
 /// While more messages than this are unacknowledged, messages that can wait stay in the
 /// pools.
@@ -83,7 +82,7 @@ impl Served {
     pub(super) fn divide(&mut self, servers: u16) {
         let servers = if self.has_pages { servers } else { 1 };
         self.sessions = (0..servers)
-            .map(|number| StateSession::new(state_server_node(number), WAITING))
+            .map(|number| StateSession::new(NodeId::state_server(number), WAITING))
             .collect();
         self.homes = vec![Peer::default(); servers.into()];
     }
@@ -177,7 +176,7 @@ impl Runtime {
         else {
             return Err(DropReason::Malformed);
         };
-        let number = state_server_number(from.node).ok_or(DropReason::Malformed)?;
+        let number = from.node.state_server_number().ok_or(DropReason::Malformed)?;
         let session = sessions.get_mut(usize::from(number)).ok_or(DropReason::Malformed)?;
         let outcome = match number {
             0 => session.handle_record(from, kind, body, &mut Lists { lists, statistics, lanes }),

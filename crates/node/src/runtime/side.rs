@@ -6,10 +6,9 @@
 //! that no host serves.
 
 use super::telling::Telling;
-use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::kind;
-use holdfast_wire::{DropReason, Epoch, FlowKey, Packet};
+use holdfast_wire::{DropReason, Epoch, FlowKey, NodeId, Packet};
 
 /// Packets on which functions panicked that are reported to a switch in one turn; a flood
 /// of them is no news.

@@ -11,11 +11,11 @@
 //! has died.
 
 use super::Lane;
-use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, RouteInfo, kind};
 use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Epoch, Peer};
+use holdfast_wire::NodeId;
 use zerocopy::IntoBytes;
 
 /// Slots scanned per turn.
@@ -32,7 +32,7 @@ pub(super) fn info(
 ) -> RouteInfo {
     RouteInfo {
         claim: Claim::of(header, chain),
-        node: owner.node.into(),
+        node: owner.node.get().into(),
         incarnation: owner.incarnation.into(),
         before: before.map_or(0, Epoch::get).into(),
         is_real: u8::from(header.life() != Life::Opening),

@@ -6,7 +6,6 @@
 use super::stream::Stream;
 use super::transport::ControlTransport;
 use super::{End, GREETING_AT_MOST, Greeting, carry, of_session, unframed};
-use crate::address::{COORDINATOR, NodeId, STATE_SERVER};
 use crate::ahead;
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Listing, Member, MemberState, Report, is_later_view, kind};
@@ -15,7 +14,7 @@ use holdfast_protection::flows::Journal;
 use holdfast_protection::rescue::pages::{Pages, PagesConfig};
 use holdfast_protection::{Peer, kind as protection_kind};
 use holdfast_state::{Account, Input, Kind, Primary, Refused, Server};
-use holdfast_wire::{DropCounters, DropReason};
+use holdfast_wire::{DropCounters, DropReason, NodeId};
 use std::collections::BTreeMap;
 
 /// Unchanged counts of the lists are reported again after so long, ns.
@@ -97,7 +96,7 @@ impl StateServer {
     pub fn new(config: StateServerConfig) -> Option<StateServer> {
         let begin = if config.is_first { Server::new } else { Server::unknown };
         let mut fabric = Fabric::new(config.me, config.fabric);
-        fabric.send_control(COORDINATOR, &Control::Hello { layouts: Vec::new() });
+        fabric.send_control(NodeId::COORDINATOR, &Control::Hello { layouts: Vec::new() });
         let primary = Primary::new(begin(&config.kinds, config.waiting, config.memory)?);
         let sizes =
             (0..primary.server().lists()).map(|list| (list, primary.server().statistics(list)));
@@ -124,7 +123,7 @@ impl StateServer {
             listener: config.listener,
             report_interval: config.report_interval,
             next_report: 0,
-            has_lists: config.me.node == STATE_SERVER,
+            has_lists: config.me.node == NodeId::STATE_SERVER,
             heartbeat: config.heartbeat,
             next_heartbeat: 0,
             reported: Vec::new(),
@@ -218,7 +217,7 @@ impl StateServer {
                 1..=protection_kind::LAST => self.write(record.from, record.kind, body),
                 kind::STATE_HELLO => self.take_hello(record.from, body),
                 kind::STATE => self.hear(record.from, body),
-                kind::CONTROL if record.from.node == COORDINATOR => {
+                kind::CONTROL if record.from.node == NodeId::COORDINATOR => {
                     Control::decode(body).map(|message| self.obey(message))
                 }
                 _ => Err(DropReason::Malformed),
@@ -279,9 +278,11 @@ impl StateServer {
             return;
         };
         self.next_heartbeat = now.saturating_add(self.heartbeat);
-        if self.fabric.backlog(COORDINATOR) == 0 {
-            self.fabric
-                .send_control(COORDINATOR, &Control::Report(Report { view, ..Report::default() }));
+        if self.fabric.backlog(NodeId::COORDINATOR) == 0 {
+            self.fabric.send_control(
+                NodeId::COORDINATOR,
+                &Control::Report(Report { view, ..Report::default() }),
+            );
         }
     }
 

@@ -6,14 +6,13 @@
 use super::stream::Stream;
 use super::transport::{Address, ControlTransport};
 use super::{End, Greeting, carry, of_session, unframed};
-use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::kind;
 use core::ops::Range;
 use holdfast_nf::shared::{Part, PoolBackend};
 use holdfast_protection::Peer;
 use holdfast_state::{Client, Heard, Message};
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 use std::collections::VecDeque;
 
 /// Answers that are kept for the caller.

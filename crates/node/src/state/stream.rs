@@ -18,10 +18,9 @@
 //! message of another session, out of order, or twice.
 
 use super::transport::{ControlTransport, Lost};
-use crate::address::NodeId;
 use holdfast_state::{Form, Message, Opcode};
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, NodeId};
 
 /// Words that are carried at a time.
 const BURST: usize = 256;
@@ -302,7 +301,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    const NODE: NodeId = 16;
+    const NODE: NodeId = NodeId::new(16);
 
     /// Both directions at once: sent words arrive here.
     #[derive(Default)]

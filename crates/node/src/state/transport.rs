@@ -14,8 +14,8 @@
 //! from some word on, and everything behind them until a later call. A connection that
 //! breaks and is made anew does that.
 
-use crate::address::NodeId;
 use core::fmt;
+use holdfast_wire::NodeId;
 
 /// A transport's number in greetings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -354,10 +354,10 @@ impl Logs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_wire::{MemoryPool, PacketPool};
+    use holdfast_wire::{MemoryPool, NodeId, PacketPool};
 
-    const OLD: Peer = Peer { node: 16, incarnation: 3 };
-    const NEW: Peer = Peer { node: 17, incarnation: 4 };
+    const OLD: Peer = Peer { node: NodeId::new(16), incarnation: 3 };
+    const NEW: Peer = Peer { node: NodeId::new(17), incarnation: 4 };
 
     fn packet(pool: &mut MemoryPool, stamp: u64, len: usize) -> Packet {
         let mut packet = pool.take().expect("there are buffers");

@@ -28,7 +28,6 @@ pub use routes::{Doubt, Opening, Route};
 pub use sources::SourceLimits;
 pub use suspects::SetAside;
 
-use crate::address::{COORDINATOR, NodeId, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, TraceStep, kind};
 use crate::rules::{Assembly, RuleSet};
@@ -36,7 +35,7 @@ use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
-use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use holdfast_wire::{DropCounters, DropReason, FlowKey, NodeId, Packet, PacketPool};
 use log::Logs;
 use ownership::Claims;
 use rebuild::Rebuild;
@@ -144,7 +143,7 @@ impl Switch {
     /// A switch without routes. The constructor asks the coordinator for the rules.
     pub fn new(config: SwitchConfig) -> Switch {
         let mut fabric = Fabric::new(config.me, config.fabric);
-        fabric.send_control(COORDINATOR, &Control::RulesInForce { version: 0 });
+        fabric.send_control(NodeId::COORDINATOR, &Control::RulesInForce { version: 0 });
         let routes = Routes::new(config.flows, config.limits.clone(), config.seed);
         Switch {
             fabric,
@@ -425,8 +424,8 @@ impl Switch {
             return self.drop(packet, DropReason::LogFull, pool);
         }
         let outer = Outer {
-            destination: mac_of_life(route.owner),
-            source: mac_of_life(self.config.me),
+            destination: route.owner.mac(),
+            source: self.config.me.mac(),
             index: index::TO_RUNTIME,
         };
         if nsh::encapsulate(&mut packet, outer) {
@@ -511,8 +510,7 @@ impl Switch {
     /// delivered, no flow exists, and the route is removed.
     pub fn handle_undelivered(&mut self, frame: &mut Packet) {
         let Some(outer) = nsh::decapsulate(frame) else { return };
-        let is_packet =
-            outer.index == index::TO_RUNTIME && outer.source == mac_of_life(self.config.me);
+        let is_packet = outer.index == index::TO_RUNTIME && outer.source == self.config.me.mac();
         if !is_packet || frame.meta.flags & Flags::OAM != 0 || frame.meta.flags & Flags::NEW == 0 {
             return;
         }
@@ -694,8 +692,8 @@ impl Switch {
                 // end some early.
                 tick.meta.commit = self.routes.fill();
                 let outer = Outer {
-                    destination: mac_of_life(peer),
-                    source: mac_of_life(self.config.me),
+                    destination: peer.mac(),
+                    source: self.config.me.mac(),
                     index: index::TO_RUNTIME,
                 };
                 if nsh::encapsulate(&mut tick, outer) {

@@ -5,13 +5,12 @@
 use super::rebuild::behind;
 use super::routes::{Doubt, RouteId};
 use super::{LATE_REPLIES, Opening, Route, Switch};
-use crate::address::{COORDINATOR, mac_of_life};
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, Control, Ended, Grant, KeyBytes, MemberState, kind};
 use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, NodeId, Packet, PacketPool};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::FromBytes;
 
@@ -48,7 +47,7 @@ impl Lost {
     pub(super) fn tell(&self, fabric: &mut Fabric) {
         let Peer { node, incarnation } = self.dead;
         fabric.send_control(
-            COORDINATOR,
+            NodeId::COORDINATOR,
             &Control::Unclaimed { node, incarnation, flows: self.flows },
         );
     }
@@ -437,8 +436,10 @@ impl Switch {
         let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let (node, rest) = rest.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
         let (incarnation, claims) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-        let to =
-            Peer { node: u16::from_be_bytes(*node), incarnation: u32::from_be_bytes(*incarnation) };
+        let to = Peer {
+            node: NodeId::from_be_bytes(*node),
+            incarnation: u32::from_be_bytes(*incarnation),
+        };
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
         let is_possible = self.knows_epochs()
             && to != from
@@ -497,11 +498,8 @@ impl Switch {
         mark.meta.switch = self.config.number;
         mark.meta.flags = Flags::OAM;
         mark.meta.commit = number;
-        let outer = Outer {
-            destination: mac_of_life(to),
-            source: mac_of_life(self.config.me),
-            index: index::MARK,
-        };
+        let outer =
+            Outer { destination: to.mac(), source: self.config.me.mac(), index: index::MARK };
         if nsh::encapsulate(&mut mark, outer) {
             out.push((to, mark));
         } else {

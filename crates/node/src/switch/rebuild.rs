@@ -27,11 +27,10 @@
 use super::Switch;
 use super::ownership::opening;
 use super::routes::{Route, RouteId};
-use crate::address::NodeId;
 use crate::message::{ClaimFlag, RouteInfo, kind};
 use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use zerocopy::FromBytes;
 
 /// Epochs that the old incarnation may have given and no process remembers: as many as
@@ -211,7 +210,8 @@ impl Switch {
     }
 
     fn learn(&mut self, from: Peer, info: &RouteInfo, now: u64) -> Result<(), DropReason> {
-        let owner = Peer { node: info.node.get(), incarnation: info.incarnation.get() };
+        let owner =
+            Peer { node: NodeId::new(info.node.get()), incarnation: info.incarnation.get() };
         let (key, epoch) = (FlowKey::from(info.claim.key), info.claim.epoch());
         let moved_from = Epoch::given(info.before.get()).map(|before| (from, before));
         let hash = self.routes.hash(&key);

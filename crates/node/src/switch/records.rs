@@ -3,12 +3,11 @@
 
 use super::Switch;
 use super::suspects::Judgement;
-use crate::address::{COORDINATOR, host_of, mac_of_life};
 use crate::message::{Control, Member, is_later_view, kind};
 use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{DropReason, Packet, PacketPool};
+use holdfast_wire::{DropReason, NodeId, Packet, PacketPool};
 use zerocopy::FromBytes;
 
 impl Switch {
@@ -21,7 +20,7 @@ impl Switch {
     ) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         let mut changed = false;
-        if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
+        if inbox.restarted.iter().any(|peer| peer.node == NodeId::COORDINATOR) {
             // A new incarnation of the coordinator knows of this switch only what it is
             // told.
             self.say_rules();
@@ -62,16 +61,17 @@ impl Switch {
                 }
                 // Only the coordinator decides which runtimes serve which chains, and by
                 // which rules.
-                kind::CONTROL if record.from.node == COORDINATOR => match Control::rules_part(body)
-                {
-                    Some(part) => {
-                        self.keep_rules(part, body);
-                        Ok(())
+                kind::CONTROL if record.from.node == NodeId::COORDINATOR => {
+                    match Control::rules_part(body) {
+                        Some(part) => {
+                            self.keep_rules(part, body);
+                            Ok(())
+                        }
+                        None => Control::decode(body)
+                            .and_then(|message| self.handle_control(message, now))
+                            .map(|is_change| changed |= is_change),
                     }
-                    None => Control::decode(body)
-                        .and_then(|message| self.handle_control(message, now))
-                        .map(|is_change| changed |= is_change),
-                },
+                }
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -159,8 +159,10 @@ impl Switch {
 
     /// Tells the coordinator which rules are in force.
     fn say_rules(&mut self) {
-        self.fabric
-            .send_control(COORDINATOR, &Control::RulesInForce { version: self.rules.version() });
+        self.fabric.send_control(
+            NodeId::COORDINATOR,
+            &Control::RulesInForce { version: self.rules.version() },
+        );
     }
 
     fn set_members(&mut self, members: &[Member], now: u64) {
@@ -186,7 +188,7 @@ impl Switch {
     fn handle_suspects(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
         let (stamps, []) = body.as_chunks::<8>() else { return Err(DropReason::Malformed) };
         for stamp in stamps {
-            self.handle_suspect(u64::from_be_bytes(*stamp), host_of(from.node).is_some(), now);
+            self.handle_suspect(u64::from_be_bytes(*stamp), from.node.host().is_some(), now);
         }
         Ok(())
     }
@@ -271,8 +273,8 @@ impl Switch {
             // The number of the packet among the flow's logged ones.
             (packet.meta.commit, packet.meta.epoch) = (epoch.get(), number as u16);
             let outer = Outer {
-                destination: mac_of_life(from),
-                source: mac_of_life(self.config.me),
+                destination: from.mac(),
+                source: self.config.me.mac(),
                 index: index::TO_RUNTIME,
             };
             match nsh::encapsulate(&mut packet, outer) {

@@ -8,6 +8,7 @@
 use crate::channel::format::after;
 use crate::message::{Member, MemberState};
 use holdfast_protection::{NodeIndex, Peer};
+use holdfast_wire::NodeId;
 use std::collections::BTreeMap;
 
 pub(super) struct Target {
@@ -190,7 +191,7 @@ impl Targets {
 
     /// The target at this node, in any incarnation.
     #[inline]
-    pub(super) fn of_node(&self, node: u16) -> Option<&Target> {
+    pub(super) fn of_node(&self, node: NodeId) -> Option<&Target> {
         self.at.get(node).map(|at| &self.list[at])
     }
 
@@ -306,12 +307,18 @@ impl Targets {
 mod tests {
     use super::*;
 
-    fn member(node: u16, cluster: u16) -> Member {
-        Member { node, incarnation: u32::from(node), state: MemberState::Running, cluster, host: 0 }
+    fn member(node: NodeId, cluster: u16) -> Member {
+        Member {
+            node,
+            incarnation: node.get().into(),
+            state: MemberState::Running,
+            cluster,
+            host: 0,
+        }
     }
 
-    fn peer(node: u16) -> Peer {
-        Peer { node, incarnation: u32::from(node) }
+    fn peer(node: NodeId) -> Peer {
+        Peer { node, incarnation: node.get().into() }
     }
 
     /// Two clusters have seven and six runtimes. Routes come and go, runtimes become
@@ -320,14 +327,14 @@ mod tests {
     #[test]
     fn the_least_loaded_one_is_found_without_looking_at_all() {
         let mut targets = Targets::default();
-        let members: Vec<Member> = (16..29).map(|node| member(node, node % 2)).collect();
+        let members: Vec<Member> = (0..13).map(|at| member(NodeId::runtime(at), at % 2)).collect();
         targets.renew(&members);
         let mut random = 1u64;
         for now in (0..20_000u64).map(|step| step * (FULL_FOR / 50)) {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            let node = 16 + (random >> 40) as u16 % 13;
+            let node = NodeId::runtime((random >> 40) as u16 % 13);
             match random >> 58 {
                 0 => targets.set_full(peer(node), now),
                 1 if random.is_multiple_of(7) => targets.set_gone(peer(node)),
@@ -361,17 +368,17 @@ mod tests {
     #[test]
     fn who_is_full_every_time_is_tried_ever_more_rarely() {
         let mut targets = Targets::default();
-        targets.renew(&[member(16, 0), member(17, 0)]);
-        targets.count(peer(17), 5);
+        targets.renew(&[member(NodeId::new(16), 0), member(NodeId::new(17), 0)]);
+        targets.count(peer(NodeId::new(17)), 5);
         let tries = |targets: &mut Targets, at: u64| {
             let mut try_at = |seconds: u64| {
                 let to = targets.least(0, (at + seconds) * FULL_FOR).expect("there are two");
-                if to == peer(16) {
+                if to == peer(NodeId::new(16)) {
                     targets.set_full(to, (at + seconds) * FULL_FOR);
                 }
                 to.node
             };
-            [0, 1, 3].map(&mut try_at)
+            [0, 1, 3].map(&mut try_at).map(NodeId::get)
         };
         assert_eq!(tries(&mut targets, 0), [16, 16, 17]);
         assert_eq!(tries(&mut targets, 5), [16, 17, 17]);
@@ -382,13 +389,16 @@ mod tests {
     fn alone_it_is_the_least_loaded() {
         let mut targets = Targets::default();
         assert_eq!(targets.least(0, 1), None);
-        targets.renew(&[member(16, 0)]);
-        assert_eq!(targets.least(0, 1), Some(peer(16)));
-        targets.count(peer(16), 5);
-        targets.set_full(peer(16), 1);
-        assert_eq!((targets.least(0, 1), targets.routes(peer(16))), (Some(peer(16)), 5));
-        targets.set_gone(peer(16));
+        targets.renew(&[member(NodeId::new(16), 0)]);
+        assert_eq!(targets.least(0, 1), Some(peer(NodeId::new(16))));
+        targets.count(peer(NodeId::new(16)), 5);
+        targets.set_full(peer(NodeId::new(16)), 1);
+        assert_eq!(
+            (targets.least(0, 1), targets.routes(peer(NodeId::new(16)))),
+            (Some(peer(NodeId::new(16))), 5)
+        );
+        targets.set_gone(peer(NodeId::new(16)));
         assert_eq!(targets.least(0, 1), None);
-        assert!(!targets.lives(peer(16)) && !targets.serves(peer(16)));
+        assert!(!targets.lives(peer(NodeId::new(16))) && !targets.serves(peer(NodeId::new(16))));
     }
 }

@@ -1,7 +1,6 @@
 //! A coordinator alone: leases while runtimes fail, and recoveries that wait for one
 //! another.
 
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{
     Account, ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig,
@@ -11,6 +10,7 @@ use holdfast_node::message::{
     numbered,
 };
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 
 const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
 const MILLISECOND: u64 = 1_000_000;
@@ -30,7 +30,7 @@ impl Bench {
     /// blocks.
     fn new(runtimes: u16, blocks: u32) -> Bench {
         let config = CoordinatorConfig {
-            me: Peer { node: COORDINATOR, incarnation: 1 },
+            me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
             clusters: ClusterConfig::only(runtimes, 1, true),
             rules: Vec::new(),
@@ -43,10 +43,10 @@ impl Bench {
             fabric: FabricConfig::default(),
         };
         let mut manager =
-            Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+            Fabric::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
         manager.set_peer(config.me);
         let mut switch =
-            Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
+            Fabric::new(Peer { node: NodeId::SWITCH, incarnation: 1 }, FabricConfig::default());
         switch.set_peer(config.me);
         let mut bench = Bench {
             coordinator: Coordinator::new(config, 1),
@@ -55,8 +55,8 @@ impl Bench {
             switch,
             now: 1,
         };
-        bench.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
-        bench.coordinator.fabric().set_peer(Peer { node: MANAGER, incarnation: 1 });
+        bench.coordinator.fabric().set_peer(Peer { node: NodeId::SWITCH, incarnation: 1 });
+        bench.coordinator.fabric().set_peer(Peer { node: NodeId::MANAGER, incarnation: 1 });
         bench.start();
         bench
     }
@@ -99,7 +99,7 @@ impl Bench {
     /// The manager tells that it lets nothing more out of a runtime.
     fn tell_end(&mut self, Peer { node, incarnation }: Peer) {
         self.manager.send_control(
-            COORDINATOR,
+            NodeId::COORDINATOR,
             &Control::Ended {
                 node,
                 incarnation,
@@ -121,7 +121,7 @@ impl Bench {
         for peer in starting {
             if !self.runtimes.iter().any(|(there, _, _)| *there == peer) {
                 let mut fabric = Fabric::new(peer, FabricConfig::default());
-                fabric.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
+                fabric.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: 1 });
                 self.runtimes.push((peer, fabric, Ordered::default()));
                 self.tell(peer, &Control::Hello { layouts: vec![] });
             }
@@ -132,7 +132,7 @@ impl Bench {
         self.runtimes
             .iter()
             .map(|(peer, _, _)| *peer)
-            .find(|peer| peer.node == node)
+            .find(|peer| peer.node.get() == node)
             .expect("it was started")
     }
 
@@ -140,10 +140,10 @@ impl Bench {
         let (_, fabric, errands) =
             self.runtimes.iter_mut().find(|(peer, _, _)| *peer == from).expect("it was started");
         if matches!(message, Control::Hello { .. } | Control::Report(_)) {
-            fabric.send_control(COORDINATOR, message);
+            fabric.send_control(NodeId::COORDINATOR, message);
         } else {
             errands.push(message.clone());
-            errands.send(COORDINATOR, fabric);
+            errands.send(NodeId::COORDINATOR, fabric);
         }
         let mut frames = Vec::new();
         fabric.poll_transmit(self.now, |frame| {
@@ -205,7 +205,7 @@ impl Bench {
             &Control::Waits {
                 node: dead.node,
                 incarnation: dead.incarnation,
-                switches: vec![Peer { node: SWITCH, incarnation: switch }],
+                switches: vec![Peer { node: NodeId::SWITCH, incarnation: switch }],
             },
         );
     }
@@ -213,10 +213,11 @@ impl Bench {
     /// The switch, in this incarnation, says that it has no rules.
     fn begin_switch(&mut self, incarnation: u32) {
         if incarnation != self.switch.me().incarnation {
-            self.switch = Fabric::new(Peer { node: SWITCH, incarnation }, FabricConfig::default());
-            self.switch.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
+            self.switch =
+                Fabric::new(Peer { node: NodeId::SWITCH, incarnation }, FabricConfig::default());
+            self.switch.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: 1 });
         }
-        self.switch.send_control(COORDINATOR, &Control::RulesInForce { version: 0 });
+        self.switch.send_control(NodeId::COORDINATOR, &Control::RulesInForce { version: 0 });
         // A new incarnation has to show that it is there.
         for _ in 0..3 {
             let Bench { switch, coordinator, now, .. } = self;
@@ -420,7 +421,10 @@ impl Bench {
             self.coordinator.handle_timeout(self.now);
             self.carry();
         }
-        self.coordinator.status().map(|status| (status.member.node, status.member.state)).collect()
+        self.coordinator
+            .status()
+            .map(|status| (status.member.node.get(), status.member.state))
+            .collect()
     }
 }
 
@@ -471,7 +475,10 @@ fn nobody_is_waited_for_while_nobody_serves() {
     let retried =
         |bench: &Bench| bench.coordinator.status().map(|status| status.retried).collect::<Vec<_>>();
     let due = retried(&bench)[0].and_then(|first| first.start_at);
-    assert_eq!(retried(&bench), [Some(Retried { node: 16, failures: 7, start_at: due }), None]);
+    assert_eq!(
+        retried(&bench),
+        [Some(Retried { node: NodeId::new(16), failures: 7, start_at: due }), None]
+    );
     assert!(due.is_some_and(|due| due > bench.now));
     let last = bench.peer(17);
     bench.tell_end(last);
@@ -480,7 +487,10 @@ fn nobody_is_waited_for_while_nobody_serves() {
         after.iter().any(|(node, state)| *node == 16 && *state == MemberState::Starting),
         "{after:?}"
     );
-    assert_eq!(retried(&bench)[0], Some(Retried { node: 16, failures: 7, start_at: None }));
+    assert_eq!(
+        retried(&bench)[0],
+        Some(Retried { node: NodeId::new(16), failures: 7, start_at: None })
+    );
 }
 
 /// A runtime dies, and another keeps its flows for the next incarnation. The next
@@ -533,7 +543,7 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
     bench
         .coordinator
-        .order(&Order::Drain { node: 16, force: false }, bench.now)
+        .order(&Order::Drain { node: NodeId::new(16), force: false }, bench.now)
         .expect("it may leave");
     for node in 16..19 {
         let message = report(&bench, node == 16);
@@ -578,7 +588,7 @@ fn a_drain_waits_for_flows_that_have_not_arrived() {
     let mut bench = Bench::new(3, 4);
     bench
         .coordinator
-        .order(&Order::Drain { node: 16, force: false }, bench.now)
+        .order(&Order::Drain { node: NodeId::new(16), force: false }, bench.now)
         .expect("it may leave");
     let mut pass = |departed: u64, milliseconds: u64| {
         for _ in 0..milliseconds / 10 {
@@ -610,7 +620,7 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();
     let Peer { node, incarnation } = victim;
     bench.manager.send_control(
-        COORDINATOR,
+        NodeId::COORDINATOR,
         &Control::Ended {
             node,
             incarnation,
@@ -621,9 +631,10 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     );
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
-    let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
-    next.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
-    next.send_control(COORDINATOR, &Control::Present { peers: present });
+    let mut next =
+        Fabric::new(Peer { node: NodeId::MANAGER, incarnation: 2 }, FabricConfig::default());
+    next.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: 1 });
+    next.send_control(NodeId::COORDINATOR, &Control::Present { peers: present });
     // The manager's new incarnation has to show that it is there.
     for _ in 0..3 {
         next.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
@@ -632,7 +643,7 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
             .poll_transmit(*now, |frame| next.handle_frame(frame, *now).map_or(true, |()| true));
     }
     coordinator.handle_records(*now);
-    assert_eq!(coordinator.fabric().peer(MANAGER).map(|peer| peer.incarnation), Some(2));
+    assert_eq!(coordinator.fabric().peer(NodeId::MANAGER).map(|peer| peer.incarnation), Some(2));
     assert_eq!(coordinator.failovers().count(), 0);
     let state = |bench: &Bench| {
         bench
@@ -661,7 +672,7 @@ fn what_a_runtime_said_last_counts_where_no_switch_knows() {
         bench.tell(dead, &Control::Report(Report { flows: 5, ..Report::default() }));
         let Peer { node, incarnation } = dead;
         bench.manager.send_control(
-            COORDINATOR,
+            NodeId::COORDINATOR,
             &Control::Ended { node, incarnation, flows, last, notice: Notice::default() },
         );
         let Bench { manager, coordinator, now, .. } = &mut bench;
@@ -693,7 +704,7 @@ fn lost_flows_are_counted_as_the_switch_knew_them() {
         last: None,
         notice: Notice::default(),
     };
-    bench.manager.send_control(COORDINATOR, &ended);
+    bench.manager.send_control(NodeId::COORDINATOR, &ended);
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
     bench.coordinator.handle_records(bench.now);
@@ -710,7 +721,9 @@ fn lost_flows_are_counted_as_the_switch_knew_them() {
     };
     assert_eq!((failover(&bench).flows, failover(&bench).lost(1)), (15, 5));
     for flows in [4, 9] {
-        bench.switch.send_control(COORDINATOR, &Control::Unclaimed { node, incarnation, flows });
+        bench
+            .switch
+            .send_control(NodeId::COORDINATOR, &Control::Unclaimed { node, incarnation, flows });
         let Bench { switch, coordinator, now, .. } = &mut bench;
         switch.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         bench.coordinator.handle_records(bench.now);

@@ -1,7 +1,6 @@
 //! A coordinator that dies and is restored from its log, at any record: it has forgotten
 //! nothing that was seen of it.
 
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{
     ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, LogError, Record,
@@ -11,6 +10,7 @@ use holdfast_node::message::{
 };
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use holdfast_wire::selector::Selector;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ const BLOCKS: u32 = 12;
 
 fn config(life: u32) -> CoordinatorConfig {
     CoordinatorConfig {
-        me: Peer { node: COORDINATOR, incarnation: life },
+        me: Peer { node: NodeId::COORDINATOR, incarnation: life },
         hosts: HostsConfig::one(),
         clusters: ClusterConfig::only(3, 1, true),
         rules: vec![],
@@ -78,11 +78,14 @@ impl Runtime {
                     self.errands.resume(handled),
                     "the coordinator has forgotten what it had promised to remember"
                 );
-                self.fabric.send_control(COORDINATOR, &Control::Hello { layouts: vec![] });
+                self.fabric.send_control(NodeId::COORDINATOR, &Control::Hello { layouts: vec![] });
                 let blocks = self.blocks.iter().copied().collect();
-                self.fabric.send_control(COORDINATOR, &Control::Holds { pool: POOL, blocks });
                 self.fabric
-                    .send_control(COORDINATOR, &Control::Accounted { handled: self.handled });
+                    .send_control(NodeId::COORDINATOR, &Control::Holds { pool: POOL, blocks });
+                self.fabric.send_control(
+                    NodeId::COORDINATOR,
+                    &Control::Accounted { handled: self.handled },
+                );
             }
             Control::Settled { handled } => self.errands.settle(handled),
             Control::Migrate { request, .. } => self.moves.push(request),
@@ -105,12 +108,13 @@ impl Runtime {
                     self.handled = number;
                     self.act(message, granted);
                 }
-                self.fabric.send_control(COORDINATOR, &Control::Settled { handled: self.handled });
+                self.fabric
+                    .send_control(NodeId::COORDINATOR, &Control::Settled { handled: self.handled });
             } else {
                 self.act(Control::decode(body).expect("it is well-formed"), granted);
             }
         }
-        self.errands.send(COORDINATOR, &mut self.fabric);
+        self.errands.send(NodeId::COORDINATOR, &mut self.fabric);
     }
 }
 
@@ -134,7 +138,8 @@ struct Host {
 
 impl Host {
     fn new() -> Host {
-        let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let manager =
+            Fabric::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
         Host {
             now: 1,
             life: 1,
@@ -195,7 +200,7 @@ impl Host {
             false => Coordinator::restore(config(self.life), self.now, bytes)
                 .expect("its own log can be read"),
         });
-        self.manager.set_peer(Peer { node: COORDINATOR, incarnation: self.life });
+        self.manager.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: self.life });
     }
 
     /// The coordinator dies after its decisions are logged, and before any message
@@ -205,7 +210,7 @@ impl Host {
         self.begin_again();
     }
 
-    fn member(&self, node: u16) -> (MemberState, bool) {
+    fn member(&self, node: NodeId) -> (MemberState, bool) {
         let mut status = self.coordinator.as_ref().into_iter().flat_map(Coordinator::status);
         let found = status.find(|status| status.member.node == node).expect("it has a place");
         (found.member.state, found.is_drained)
@@ -228,7 +233,7 @@ impl Host {
                     );
                     let peer = Peer { node, incarnation };
                     let mut fabric = Fabric::new(peer, FabricConfig::default());
-                    fabric.send_control(COORDINATOR, &Control::Hello { layouts: vec![] });
+                    fabric.send_control(NodeId::COORDINATOR, &Control::Hello { layouts: vec![] });
                     self.runtimes.push(Runtime {
                         peer,
                         fabric,
@@ -247,7 +252,7 @@ impl Host {
                 Control::Account { .. } => {
                     for Peer { node, incarnation } in self.ended.clone() {
                         self.manager.send_control(
-                            COORDINATOR,
+                            NodeId::COORDINATOR,
                             &Control::Ended {
                                 node,
                                 incarnation,
@@ -258,7 +263,7 @@ impl Host {
                         );
                     }
                     let peers = self.runtimes.iter().map(|runtime| runtime.peer).collect();
-                    self.manager.send_control(COORDINATOR, &Control::Present { peers });
+                    self.manager.send_control(NodeId::COORDINATOR, &Control::Present { peers });
                 }
                 _ => {}
             }
@@ -289,7 +294,7 @@ impl Host {
         self.heirs.insert(peer, heirs);
         let Peer { node, incarnation } = peer;
         self.manager.send_control(
-            COORDINATOR,
+            NodeId::COORDINATOR,
             &Control::Ended { node, incarnation, flows: Some(0), last: None, notice },
         );
     }
@@ -338,7 +343,7 @@ impl Host {
             self.reports += 1;
             let runtime = &mut self.runtimes[at];
             let report = Report { packets: self.reports, view: runtime.view, ..Report::default() };
-            runtime.fabric.send_control(COORDINATOR, &Control::Report(report));
+            runtime.fabric.send_control(NodeId::COORDINATOR, &Control::Report(report));
         }
         let Some(coordinator) = &mut self.coordinator else { return };
         let now = self.now;
@@ -507,7 +512,7 @@ fn an_errand_that_overtakes_the_account_hides_none_before_it() {
         .push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 7, 1)] });
     host.turn();
     host.begin_again();
-    let coordinator = Peer { node: COORDINATOR, incarnation: host.life };
+    let coordinator = Peer { node: NodeId::COORDINATOR, incarnation: host.life };
     host.runtimes[0].fabric.set_peer(coordinator);
     host.runtimes[0]
         .errands
@@ -633,10 +638,11 @@ fn the_rules_in_force_outlive_it() {
     let mut coordinator =
         Coordinator::restore(initial(2), 2, bytes).expect("its own log can be read");
     assert_eq!((coordinator.rules().version(), coordinator.rules().rules()), (3, &rules(&[3])[..]));
-    let mut switch = Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
-    switch.set_peer(Peer { node: COORDINATOR, incarnation: 2 });
-    coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
-    switch.send_control(COORDINATOR, &Control::RulesInForce { version: 2 });
+    let mut switch =
+        Fabric::new(Peer { node: NodeId::SWITCH, incarnation: 1 }, FabricConfig::default());
+    switch.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: 2 });
+    coordinator.fabric().set_peer(Peer { node: NodeId::SWITCH, incarnation: 1 });
+    switch.send_control(NodeId::COORDINATOR, &Control::RulesInForce { version: 2 });
     switch.poll_transmit(3, |frame| {
         coordinator.handle_frame(frame, 3);
         true
@@ -712,9 +718,9 @@ fn who_is_gone_is_said_before_that_it_is_over() {
     let records = host.disk.iter().map(|record| record.bytes.as_slice());
     let mut coordinator =
         Coordinator::restore(config(9), host.now, records).expect("its own log can be read");
-    let (switch, now) = (Peer { node: SWITCH, incarnation: 1 }, host.now);
+    let (switch, now) = (Peer { node: NodeId::SWITCH, incarnation: 1 }, host.now);
     let mut heard = Fabric::new(switch, FabricConfig::default());
-    heard.set_peer(Peer { node: COORDINATOR, incarnation: 9 });
+    heard.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: 9 });
     coordinator.fabric().set_peer(switch);
     coordinator.forget_log();
     coordinator.fabric().poll_transmit(now, |frame| {

@@ -5,15 +5,17 @@ use holdfast_nf::shared::{Lease, Pool};
 use holdfast_nf::{
     ConfigError, Context, DropReason, Function, Leased, NetworkFunction, Open, Opening, Verdict,
 };
-use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Ended, kind};
 use holdfast_protection::{Peer, Plan, Protection};
 use holdfast_wire::nsh::Flags;
-use holdfast_wire::{FlowKey, Packet, PacketPool};
+use holdfast_wire::{FlowKey, NodeId, Packet, PacketPool};
 use zerocopy::IntoBytes;
 
-const PEERS: [Peer; 2] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
+const PEERS: [Peer; 2] = [
+    Peer { node: NodeId::new(16), incarnation: 1 },
+    Peer { node: NodeId::new(17), incarnation: 2 },
+];
 
 /// The pool that flows lease from.
 enum Pooled {}
@@ -92,17 +94,19 @@ impl Pair {
     ) -> Pair {
         let mut spots = PEERS.map(|me| Spot::new(me, vec![function()], protection(), 8, 128));
         for spot in &mut spots {
-            [COORDINATOR, SWITCH]
+            [NodeId::COORDINATOR, NodeId::SWITCH]
                 .into_iter()
                 .for_each(|node| spot.meet(Peer { node, incarnation: 1 }, SECOND));
         }
         let mut switch =
-            Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
+            Fabric::new(Peer { node: NodeId::SWITCH, incarnation: 1 }, FabricConfig::default());
         PEERS.into_iter().for_each(|peer| switch.set_peer(peer));
         let mut pair =
             Pair { spots, switch, now: SECOND, between: 0, left: (0, 0), released: Vec::new() };
-        let mut coordinator =
-            Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+        let mut coordinator = Fabric::new(
+            Peer { node: NodeId::COORDINATOR, incarnation: 1 },
+            FabricConfig::default(),
+        );
         for (at, peer) in PEERS.into_iter().enumerate() {
             coordinator.set_peer(peer);
             coordinator.send_control(peer.node, &view_of(PEERS));
@@ -123,7 +127,7 @@ impl Pair {
             at = 1 - at;
             frames = sent
                 .extract_if(.., |frame| {
-                    frame.first_chunk().and_then(node_of) == Some(PEERS[at].node)
+                    frame.first_chunk().and_then(NodeId::of_mac) == Some(PEERS[at].node)
                 })
                 .collect();
             self.between += frames.len();

@@ -2,17 +2,17 @@
 
 use crate::runtime::{Bench, Closing, ME};
 use crate::spot::{SECOND, Spot, accepting, datagram_from, frames_of};
-use holdfast_node::address::{COORDINATOR, MANAGER, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::manager::Manager;
 use holdfast_node::message::{Control, FlowPage, FlowsHead, Place, kind};
 use holdfast_protection::{Peer, Plan};
+use holdfast_wire::NodeId;
 use holdfast_wire::nsh::Flags;
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
 const FIRST: Peer = ME;
-const OTHER: Peer = Peer { node: 17, incarnation: 4 };
+const OTHER: Peer = Peer { node: NodeId::new(17), incarnation: 4 };
 /// Limits on a turn's work for all lists together.
 const SLOTS_PER_TURN: usize = 512;
 const FLOWS_PER_TURN: usize = 32;
@@ -126,15 +126,15 @@ struct Host {
 impl Host {
     fn new(flows: usize) -> Host {
         let config = FabricConfig::default;
-        let manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, config());
-        let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, config());
+        let manager = Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, config());
+        let coordinator = Fabric::new(Peer { node: NodeId::COORDINATOR, incarnation: 1 }, config());
         let spots = [FIRST, OTHER]
             .map(|me| Spot::new(me, vec![accepting::<Closing>()], Plan::NONE.build(), flows, 512))
             .into();
         let mut all = Host { manager, coordinator, spots, now: SECOND };
-        all.coordinator.set_peer(Peer { node: MANAGER, incarnation: 1 });
+        all.coordinator.set_peer(Peer { node: NodeId::MANAGER, incarnation: 1 });
         for Peer { node, incarnation } in [FIRST, OTHER] {
-            all.coordinator.send_control(MANAGER, &Control::Start { node, incarnation });
+            all.coordinator.send_control(NodeId::MANAGER, &Control::Start { node, incarnation });
         }
         all.turn();
         for peer in [FIRST, OTHER] {
@@ -152,18 +152,20 @@ impl Host {
         let now = self.now;
         for frame in frames_of(&mut self.coordinator, now)
             .iter()
-            .filter(|frame| frame[..6] == mac_of(MANAGER))
+            .filter(|frame| frame[..6] == NodeId::MANAGER.mac())
         {
             self.manager.fabric().handle_frame(frame, now).unwrap();
         }
         let frames = frames_of(self.manager.fabric(), now);
-        for frame in frames.iter().filter(|frame| frame[..6] == mac_of(COORDINATOR)) {
+        for frame in frames.iter().filter(|frame| frame[..6] == NodeId::COORDINATOR.mac()) {
             self.coordinator.handle_frame(frame, now).unwrap();
         }
         for spot in &mut self.spots {
             let own: Vec<_> =
-                frames.iter().filter(|frame| frame[..6] == mac_of(spot.me.node)).cloned().collect();
-            for frame in spot.turn(&own, now).iter().filter(|frame| frame[..6] == mac_of(MANAGER)) {
+                frames.iter().filter(|frame| frame[..6] == spot.me.node.mac()).cloned().collect();
+            for frame in
+                spot.turn(&own, now).iter().filter(|frame| frame[..6] == NodeId::MANAGER.mac())
+            {
                 // Frames from an earlier incarnation are refused.
                 let _ = self.manager.fabric().handle_frame(frame, now);
             }

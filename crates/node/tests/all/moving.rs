@@ -2,7 +2,6 @@
 
 use crate::spot::{PerPacket, SECOND, Spot, accepting, datagram, frames_of, view_of};
 use holdfast_nf::{Context, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::MemberState::{Failed, Running};
 use holdfast_node::message::{
@@ -11,14 +10,14 @@ use holdfast_node::message::{
 use holdfast_protection::flows::Life;
 use holdfast_protection::{Epoch, Peer, Plan};
 use holdfast_wire::nsh::{Flags, index};
-use holdfast_wire::{Meta, Packet};
+use holdfast_wire::{Meta, NodeId, Packet};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The runtime that gets a flow, and the one that sends it.
-const TARGET: Peer = Peer { node: 16, incarnation: 1 };
-const SOURCE: Peer = Peer { node: 17, incarnation: 2 };
+const TARGET: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const SOURCE: Peer = Peer { node: NodeId::new(17), incarnation: 2 };
 /// A runtime on the source's host.
-const OTHER: Peer = Peer { node: 18, incarnation: 3 };
+const OTHER: Peer = Peer { node: NodeId::new(18), incarnation: 3 };
 /// The epoch under which the flow began.
 const EPOCH: u32 = 5;
 
@@ -65,8 +64,8 @@ impl Host {
         let mut host = Host {
             target: spot(TARGET),
             source: Some(spot(SOURCE)),
-            switch: fabric(SWITCH),
-            coordinator: fabric(COORDINATOR),
+            switch: fabric(NodeId::SWITCH),
+            coordinator: fabric(NodeId::COORDINATOR),
             other: Fabric::new(OTHER, FabricConfig::default()),
             now: SECOND,
             is_cut: false,
@@ -141,7 +140,8 @@ impl Host {
 
     /// The switch dies, and its next incarnation begins.
     fn next_switch(&mut self) {
-        self.switch = Fabric::new(Peer { node: SWITCH, incarnation: 2 }, FabricConfig::default());
+        self.switch =
+            Fabric::new(Peer { node: NodeId::SWITCH, incarnation: 2 }, FabricConfig::default());
         for peer in [TARGET, SOURCE] {
             self.switch.set_peer(peer);
         }
@@ -163,7 +163,7 @@ impl Host {
             infos
                 .iter()
                 .filter(|info| {
-                    info.node.get() == TARGET.node && info.claim.epoch().get() == EPOCH + 1
+                    info.node.get() == TARGET.node.get() && info.claim.epoch().get() == EPOCH + 1
                 })
                 .count()
         };
@@ -189,14 +189,14 @@ impl Host {
             }
             for frame in sent {
                 if self.is_cut
-                    && frame[..6] == mac_of(TARGET.node)
-                    && frame[6..12] == mac_of(SOURCE.node)
+                    && frame[..6] == TARGET.node.mac()
+                    && frame[6..12] == SOURCE.node.mac()
                 {
                     self.withheld.push(frame);
                     continue;
                 }
                 for peer in [TARGET, SOURCE] {
-                    if frame.first_chunk().and_then(node_of) == Some(peer.node) {
+                    if frame.first_chunk().and_then(NodeId::of_mac) == Some(peer.node) {
                         frames.push((peer, frame.clone()));
                     }
                 }
@@ -452,7 +452,7 @@ fn what_waits_for_a_sweep_is_told() {
         [Control::Waits {
             node,
             incarnation,
-            switches: vec![Peer { node: SWITCH, incarnation: switch }]
+            switches: vec![Peer { node: NodeId::SWITCH, incarnation: switch }]
         }]
     );
     host.answer(number, Grant::Given { epoch: Epoch::new(EPOCH + 9), logged: 0 });
@@ -537,7 +537,7 @@ fn a_turn_sends_few_flows() {
     let fabric = |peer| Fabric::new(peer, FabricConfig::default());
     let first_life = |node| fabric(Peer { node, incarnation: 1 });
     let (mut target, mut switch, mut coordinator) =
-        (fabric(TARGET), first_life(SWITCH), first_life(COORDINATOR));
+        (fabric(TARGET), first_life(NodeId::SWITCH), first_life(NodeId::COORDINATOR));
     for fabric in [&mut target, &mut switch, &mut coordinator] {
         fabric.set_peer(SOURCE);
     }
@@ -567,7 +567,7 @@ fn a_turn_sends_few_flows() {
         }
         let out = source.turn(&core::mem::take(&mut frames), now);
         for frame in out {
-            let node = frame[..6].try_into().ok().and_then(|mac| node_of(&mac));
+            let node = frame[..6].try_into().ok().and_then(|mac| NodeId::of_mac(&mac));
             let to = [&mut target, &mut switch, &mut coordinator]
                 .into_iter()
                 .find(|fabric| Some(fabric.me().node) == node);

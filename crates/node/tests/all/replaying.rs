@@ -3,7 +3,6 @@
 
 use crate::spot::{SECOND, Spot, bound, frames_of, is_released};
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{
     Claim, Control, Ended, Grant, Member, MemberState, Replay, kind, numbered,
@@ -11,7 +10,7 @@ use holdfast_node::message::{
 use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Epoch, Peer, Plan};
 use holdfast_wire::nsh::{self, Flags, index};
-use holdfast_wire::{Meta, Packet};
+use holdfast_wire::{Meta, NodeId, Packet};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
@@ -153,7 +152,7 @@ impl World {
     fn new(hosts: &[u16], plan: Plan) -> World {
         let fabric = |node| Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
         let member = |(at, host): (u16, &u16)| Member {
-            node: 16 + at,
+            node: NodeId::runtime(at),
             incarnation: 1 + u32::from(at),
             state: MemberState::Running,
             cluster: 0,
@@ -162,13 +161,13 @@ impl World {
         let members: Vec<Member> = (0..).zip(hosts).map(member).collect();
         let spot = |member: &Member| {
             let me = member.peer();
-            (me.node, Spot::new(me, vec![bound::<Counter>()], plan.build(), 64, 1024))
+            (me.node.get(), Spot::new(me, vec![bound::<Counter>()], plan.build(), 64, 1024))
         };
         let mut world = World {
             spots: members.iter().map(spot).collect(),
             members,
-            switch: fabric(SWITCH),
-            coordinator: fabric(COORDINATOR),
+            switch: fabric(NodeId::SWITCH),
+            coordinator: fabric(NodeId::COORDINATOR),
             now: SECOND,
             logs: BTreeMap::new(),
             fullest: 0,
@@ -192,7 +191,9 @@ impl World {
     fn show(&mut self, version: u64) {
         let view = Control::View { version, members: self.members.clone() };
         let nodes: Vec<u16> = self.spots.keys().copied().collect();
-        nodes.iter().for_each(|node| assert!(self.coordinator.send_control(*node, &view)));
+        nodes
+            .iter()
+            .for_each(|node| assert!(self.coordinator.send_control(NodeId::new(*node), &view)));
         self.carry(Vec::new());
     }
 
@@ -229,7 +230,9 @@ impl World {
         for _ in 0..16 {
             self.now += 1000;
             let now = self.now;
-            let to = |frame: &Vec<u8>| frame.first_chunk().and_then(node_of).expect("a node");
+            let to = |frame: &Vec<u8>| {
+                frame.first_chunk().and_then(NodeId::of_mac).expect("a node").get()
+            };
             for fabric in [&mut self.switch, &mut self.coordinator] {
                 frames_of(fabric, now)
                     .into_iter()
@@ -250,9 +253,9 @@ impl World {
                     if frame[18] & Flags::TURNED != 0 {
                         self.turned.push(left);
                     }
-                } else if to == SWITCH {
+                } else if to == NodeId::SWITCH.get() {
                     self.switch.handle_frame(&frame, now).expect("it is for the switch");
-                } else if to == COORDINATOR {
+                } else if to == NodeId::COORDINATOR.get() {
                     self.coordinator.handle_frame(&frame, now).expect("it is for the coordinator");
                 } else if self.spots.contains_key(&to) && self.deaf != Some(to) {
                     rx.entry(to).or_default().push(frame);
@@ -277,7 +280,7 @@ impl World {
             .switch
             .inbox
             .records()
-            .map(|(record, body)| (record.from.node, record.kind, body.to_vec()))
+            .map(|(record, body)| (record.from.node.get(), record.kind, body.to_vec()))
             .collect();
         self.switch.inbox.clear();
         for (from, record, body) in records {
@@ -296,7 +299,9 @@ impl World {
                             Grant::Given { epoch: Epoch::new(granted), logged: count }.encode(),
                         );
                     }
-                    self.switch.send(from, kind::CLAIMED, &answer).expect("there is room");
+                    self.switch
+                        .send(NodeId::new(from), kind::CLAIMED, &answer)
+                        .expect("there is room");
                 }
                 kind::REPLAY => {
                     let ask = Replay::read_from_bytes(&body).expect("a question");
@@ -308,7 +313,7 @@ impl World {
                         continue;
                     } else if self.is_log_gone {
                         self.switch
-                            .send(from, kind::UNLOGGED, &epoch.to_be_bytes())
+                            .send(NodeId::new(from), kind::UNLOGGED, &epoch.to_be_bytes())
                             .expect("there is room");
                     } else {
                         assert!(count <= Replay::MOST as usize);
@@ -350,7 +355,8 @@ impl World {
         self.deaf = None;
         let Spot { mut runtime, mut pool, .. } = self.spots.remove(&node).expect("it lives");
         runtime.abandon(&mut pool);
-        let at = self.members.iter().position(|member| member.node == node).expect("it is known");
+        let at =
+            self.members.iter().position(|member| member.node.get() == node).expect("it is known");
         let dead = self.members[at].peer();
         self.members[at].state = MemberState::Failed;
         self.switch.remove_peer(dead);
@@ -360,7 +366,9 @@ impl World {
         self.show(2);
         let order = Control::Recover { node: dead.node, incarnation: dead.incarnation };
         let nodes: Vec<u16> = self.spots.keys().copied().collect();
-        nodes.iter().for_each(|node| assert!(self.coordinator.send_control(*node, &order)));
+        nodes
+            .iter()
+            .for_each(|node| assert!(self.coordinator.send_control(NodeId::new(*node), &order)));
         self.carry(Vec::new());
     }
 

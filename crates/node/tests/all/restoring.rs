@@ -4,20 +4,19 @@
 
 use crate::spot::{SECOND, Spot, bound, datagram, frames_of, view_of};
 use holdfast_functions::Forward;
-use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Grant, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Epoch, Peer, Plan, kind as protection_kind};
-use holdfast_wire::DropReason;
 use holdfast_wire::nsh::Flags;
+use holdfast_wire::{DropReason, NodeId};
 use zerocopy::FromBytes;
 
-const DEAD: Peer = Peer { node: 16, incarnation: 1 };
-const REBORN: Peer = Peer { node: 16, incarnation: 4 };
+const DEAD: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const REBORN: Peer = Peer { node: NodeId::new(16), incarnation: 4 };
 /// The holder of an older state, and the holder of the snapshots that count.
-const EARLIER: Peer = Peer { node: 17, incarnation: 2 };
-const LATEST: Peer = Peer { node: 18, incarnation: 3 };
+const EARLIER: Peer = Peer { node: NodeId::new(17), incarnation: 2 };
+const LATEST: Peer = Peer { node: NodeId::new(18), incarnation: 3 };
 /// The epoch of the older state, and the one under which the dead runtime had its flows.
 const OLD: u32 = 4;
 const NEW: u32 = 10;
@@ -47,8 +46,8 @@ impl World {
         let fabric = |me| Fabric::new(me, FabricConfig::default());
         let mut world = World {
             reborn: spot(REBORN),
-            switch: fabric(Peer { node: SWITCH, incarnation: 1 }),
-            coordinator: fabric(Peer { node: COORDINATOR, incarnation: 1 }),
+            switch: fabric(Peer { node: NodeId::SWITCH, incarnation: 1 }),
+            coordinator: fabric(Peer { node: NodeId::COORDINATOR, incarnation: 1 }),
             earlier: fabric(EARLIER),
             latest: fabric(LATEST),
             now: SECOND,
@@ -239,7 +238,8 @@ fn a_claim_that_is_lost_with_its_channel_is_made_again() {
     world.bring(EARLIER, &[]);
     world.bring(LATEST, &[(CALM, NEW)]);
     let lost = world.claim(CALM, NEW);
-    world.switch = Fabric::new(Peer { node: SWITCH, incarnation: 2 }, FabricConfig::default());
+    world.switch =
+        Fabric::new(Peer { node: NodeId::SWITCH, incarnation: 2 }, FabricConfig::default());
     world.switch.set_peer(REBORN);
     world.switch.send(REBORN.node, kind::CLAIMED, &[0; 12]).expect("there is room");
     for _ in 0..4 {
@@ -298,7 +298,13 @@ fn what_has_become_newer_does_not_wait_for_a_sweep() {
         let calm = world.claim(CALM, NEW);
         world.answer(calm, Grant::AfterSweep);
         let told = world.told();
-        assert!(matches!(&told[..], [Control::Waits { node: 16, incarnation: 1, .. }]), "{told:?}");
+        assert!(
+            matches!(
+                &told[..],
+                [Control::Waits { node: NodeId::FIRST_RUNTIME, incarnation: 1, .. }]
+            ),
+            "{told:?}"
+        );
         assert_eq!(world.flow(CALM).map(|header| header.life()), Some(Life::Claiming));
     }
 }

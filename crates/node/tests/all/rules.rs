@@ -2,7 +2,6 @@
 //! switch, and whole hubs whose rules change.
 
 use crate::spot::{datagram_from, forwarding};
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::hub::{Hub, HubOut};
@@ -14,7 +13,7 @@ use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::flows::Life;
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::selector::Selector;
-use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool, ip_bytes};
+use holdfast_wire::{DropReason, FlowKey, MemoryPool, NodeId, Packet, PacketPool, ip_bytes};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -226,14 +225,14 @@ struct World {
 impl World {
     fn new(clusters: Vec<ClusterConfig>, rules: Vec<Rule>) -> World {
         let chains = clusters.iter().map(|cluster| cluster.chains.len() as u16).sum();
-        let mut probe = World::runtime(Peer { node: 99, incarnation: 1 }, chains);
+        let mut probe = World::runtime(Peer { node: NodeId::new(99), incarnation: 1 }, chains);
         let mut pools = Vec::new();
         probe.visit_pools(|id, pool| pools.push((id, pool.size())));
         let layouts = (0..usize::from(chains))
             .filter_map(|at| probe.flows(at).map(|flows| flows.layout()))
             .collect();
         let coordinator = CoordinatorConfig {
-            me: Peer { node: COORDINATOR, incarnation: 1 },
+            me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
             clusters,
             rules,
@@ -246,7 +245,8 @@ impl World {
             fabric: FabricConfig::default(),
         };
         let now = 1_000_000 * MILLISECOND;
-        let manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let manager =
+            Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
         let mut hub = Hub::new(vec![World::switch(1)], manager);
         hub.handle_coordinator(coordinator.me);
         let coordinator = Coordinator::new(coordinator, now);
@@ -269,7 +269,7 @@ impl World {
 
     fn switch(incarnation: u32) -> Switch {
         Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation },
+            me: Peer { node: NodeId::SWITCH, incarnation },
             number: 0,
             flows: 256,
             limits: SourceLimits::default(),
@@ -283,7 +283,12 @@ impl World {
     }
 
     fn runtime(me: Peer, chains: u16) -> Runtime {
-        forwarding(me, 20 * MILLISECOND, Plan::NFVACTOR_AT_SOURCE, (0..chains).map(|_| SWITCH))
+        forwarding(
+            me,
+            20 * MILLISECOND,
+            Plan::NFVACTOR_AT_SOURCE,
+            (0..chains).map(|_| NodeId::SWITCH),
+        )
     }
 
     fn pass(&mut self, milliseconds: u64) {
@@ -329,7 +334,7 @@ impl World {
     fn carry(&mut self) {
         for (peer, packet) in self.out.to_runtime.drain(..) {
             match self.runtimes.get_mut(&peer) {
-                None if peer.node == COORDINATOR => {
+                None if peer.node == NodeId::COORDINATOR => {
                     self.coordinator.handle_frame(packet.bytes(), self.now);
                     self.pool.put(packet);
                 }
@@ -386,7 +391,7 @@ impl World {
             for chain in 0..self.chains {
                 let flows = runtime.flows(chain.into()).expect("every runtime builds every chain");
                 let here = flows.iter().filter(|(_, header)| is_it(&header.key));
-                held.extend(here.map(|(_, header)| (chain, header.life(), peer.node)));
+                held.extend(here.map(|(_, header)| (chain, header.life(), peer.node.get())));
             }
         }
         (routed, held)
@@ -432,8 +437,12 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
     };
     check(&world);
     for node in 16..19 {
-        let victim =
-            world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        let victim = world
+            .runtimes
+            .keys()
+            .copied()
+            .find(|peer| peer.node == NodeId::new(node))
+            .expect("it runs");
         world.kill(victim);
         (1..=12).for_each(|port| world.send(2, port));
         world.pass(400);
@@ -503,7 +512,7 @@ fn a_turn_reads_one_record_of_rules() {
         while world.hub.switch().rules().version() != version {
             // All frames that the coordinator has to send have arrived.
             world.turn_coordinator();
-            if world.coordinator.fabric().is_settled(SWITCH) {
+            if world.coordinator.fabric().is_settled(NodeId::SWITCH) {
                 read += 1;
             }
             assert_eq!(world.hub.switch().rules().version(), began, "in part");
@@ -532,7 +541,7 @@ fn a_switch_that_starts_again_gets_the_rules_again() {
     world.coordinator.set_rules(vec![rule("any", 1, 0)]);
     world.settle();
     *world.hub.switch_mut() = World::switch(2);
-    world.hub.switch_mut().fabric().set_peer(Peer { node: COORDINATOR, incarnation: 1 });
+    world.hub.switch_mut().fabric().set_peer(Peer { node: NodeId::COORDINATOR, incarnation: 1 });
     // The packet is there before the first rules are, and is not dropped for want of one.
     // All else that a switch needs comes with the view.
     let mut packet = world.pool.take().expect("the pool is large enough");
@@ -558,7 +567,7 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
     world.settle();
     assert_eq!(world.hub.switch().rules().version(), 4);
     let config = CoordinatorConfig {
-        me: Peer { node: COORDINATOR, incarnation: 2 },
+        me: Peer { node: NodeId::COORDINATOR, incarnation: 2 },
         hosts: HostsConfig::one(),
         clusters: ClusterConfig::only(2, 2, true),
         rules: vec![rule("udp", 0, 0)],
@@ -608,15 +617,19 @@ fn virtual_clusters_never_mix_also_when_runtimes_die() {
     world.pass(100);
     check(&world);
     for node in [16, 18, 17, 20] {
-        let victim =
-            world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        let victim = world
+            .runtimes
+            .keys()
+            .copied()
+            .find(|peer| peer.node == NodeId::new(node))
+            .expect("it runs");
         world.kill(victim);
         send_all(&mut world);
         world.pass(400);
         let there: Vec<(u16, u16)> = world
             .coordinator
             .status()
-            .map(|status| (status.member.node, status.member.cluster))
+            .map(|status| (status.member.node.get(), status.member.cluster))
             .collect();
         assert_eq!(there, [(16, 0), (17, 0), (18, 1), (19, 1), (20, 1)]);
         assert_eq!(world.coordinator.protected(), Protected::Yes);
@@ -647,13 +660,22 @@ fn flows_move_inside_their_cluster_only() {
     world.pass(100);
     let now = world.now;
     let order = |from, to| Order::Move { from, to, limit: 9, selector: "any".to_owned() };
-    assert_eq!(world.coordinator.order(&order(17, Some(16)), now), Err(Refusal::OtherCluster(16)));
-    assert_eq!(world.coordinator.order(&order(16, None), now), Err(Refusal::NobodyElse));
     assert_eq!(
-        world.coordinator.order(&Order::Drain { node: 16, force: true }, now),
+        world.coordinator.order(&order(NodeId::new(17), Some(NodeId::new(16))), now),
+        Err(Refusal::OtherCluster(NodeId::new(16)))
+    );
+    assert_eq!(
+        world.coordinator.order(&order(NodeId::new(16), None), now),
         Err(Refusal::NobodyElse)
     );
-    assert_eq!(world.coordinator.order(&Order::Drain { node: 17, force: true }, now), Ok(0));
+    assert_eq!(
+        world.coordinator.order(&Order::Drain { node: NodeId::new(16), force: true }, now),
+        Err(Refusal::NobodyElse)
+    );
+    assert_eq!(
+        world.coordinator.order(&Order::Drain { node: NodeId::new(17), force: true }, now),
+        Ok(0)
+    );
     let written = world.written;
     world.pass(2000);
     // The log says that the runtime leaves, is asked, is rid of its flows, and has ended.
@@ -663,7 +685,7 @@ fn flows_move_inside_their_cluster_only() {
     assert!((4..20).contains(&written), "{written} records for a drain");
     assert!(world.coordinator.drains()[0].ended_at.is_some(), "{:?}", world.coordinator.drains());
     (1..=9).for_each(|port| world.assert_in((3, port), 1, &[18, 19]));
-    assert!(world.runtimes.keys().all(|peer| peer.node != 17));
+    assert!(world.runtimes.keys().all(|peer| peer.node != NodeId::new(17)));
 }
 
 /// All runtimes of a tenant are dead. Its new flows are dropped although the other tenant
@@ -682,8 +704,12 @@ fn a_cluster_without_runtimes_borrows_none() {
         vec![rule("from 10.0.0.2", 0, 0), rule("any", 1, 1)],
     );
     for node in [16, 17] {
-        let victim =
-            world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        let victim = world
+            .runtimes
+            .keys()
+            .copied()
+            .find(|peer| peer.node == NodeId::new(node))
+            .expect("it runs");
         let (mut runtime, _) = world.runtimes.remove(&victim).expect("it is there");
         runtime.abandon(&mut world.pool);
         world.hub.handle_ended(victim);

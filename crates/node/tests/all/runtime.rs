@@ -8,18 +8,15 @@ use holdfast_nf::{
     ConfigError, Context, Counters, DropReason, Function, Leased, NetworkFunction, Open, Opening,
     Verdict,
 };
-use holdfast_node::address::{
-    COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node,
-};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, PoolId};
 use holdfast_protection::{Peer, Plan, Protection};
 use holdfast_wire::nsh::{self, Flags};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 use std::collections::BTreeSet;
 
 const NOTHING: [u8; 0] = [];
-pub(crate) const ME: Peer = Peer { node: 16, incarnation: 1 };
+pub(crate) const ME: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
 
 /// A runtime, the coordinator and the manager to which it speaks, and a clock that only
 /// moves when told.
@@ -41,9 +38,12 @@ impl Bench {
         flows: usize,
     ) -> Bench {
         let spot = Spot::new(ME, functions, protection, flows, 256);
-        let mut coordinator =
-            Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
-        let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let mut coordinator = Fabric::new(
+            Peer { node: NodeId::COORDINATOR, incarnation: 1 },
+            FabricConfig::default(),
+        );
+        let manager =
+            Fabric::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
         coordinator.set_peer(ME);
         let mut bench = Bench { spot, stamp: SECOND, coordinator, manager };
         // The runtime asks for their incarnations, and is told.
@@ -69,9 +69,9 @@ impl Bench {
         for frame in self.spot.turn(frames, self.stamp) {
             if is_released(&frame) {
                 out.extend(frame.last());
-            } else if frame[..6] == mac_of(COORDINATOR) {
+            } else if frame[..6] == NodeId::COORDINATOR.mac() {
                 let _ = self.coordinator.handle_frame(&frame, self.stamp);
-            } else if frame[..6] == mac_of(MANAGER) {
+            } else if frame[..6] == NodeId::MANAGER.mac() {
                 let _ = self.manager.handle_frame(&frame, self.stamp);
             }
         }
@@ -288,13 +288,14 @@ fn what_leaves_says_the_reply_key_when_the_switch_does_not_know_it() {
 fn packets_of_others_open_nothing() {
     let mut bench = Bench::new(vec![bomb()], 4);
     let earlier = Peer { incarnation: ME.incarnation - 1, ..ME };
-    for (to, from, reason) in
-        [(earlier, SWITCH, DropReason::Fenced), (ME, switch_node(1), DropReason::Malformed)]
-    {
+    for (to, from, reason) in [
+        (earlier, NodeId::SWITCH, DropReason::Fenced),
+        (ME, NodeId::switch(1), DropReason::Malformed),
+    ] {
         let mut packet =
             bench.spot.packet(&datagram(1, 0), (bench.stamp + 1000 * SECOND, 1, Flags::NEW));
-        packet[..6].copy_from_slice(&mac_of_life(to));
-        packet[6..12].copy_from_slice(&mac_of(from));
+        packet[..6].copy_from_slice(&to.mac());
+        packet[6..12].copy_from_slice(&from.mac());
         assert_eq!(bench.turn(&[packet]), NOTHING);
         assert_eq!((bench.flows(), bench.spot.runtime.drops().get(reason)), (0, 1));
     }
@@ -538,13 +539,16 @@ fn garbage_is_counted() {
 /// handed over. No packet is dropped anywhere.
 #[test]
 fn nothing_is_lost_before_the_first_view() {
-    let peers = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
+    let peers = [
+        Peer { node: NodeId::new(16), incarnation: 1 },
+        Peer { node: NodeId::new(17), incarnation: 2 },
+    ];
     let [mut owner, mut fresh] = peers.map(|me| {
         let protection = Plan::NFVACTOR.build();
         Spot::new(me, vec![bomb()], protection, 8, 64)
     });
     let mut coordinator =
-        Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+        Fabric::new(Peer { node: NodeId::COORDINATOR, incarnation: 1 }, FabricConfig::default());
     [&mut owner, &mut fresh].into_iter().for_each(|spot| spot.meet(coordinator.me(), 1));
     let mut view = |to: Peer| {
         coordinator.set_peer(to);
@@ -559,12 +563,13 @@ fn nothing_is_lost_before_the_first_view() {
         at_owner.push(owner.packet(&datagram(5, 0), (stamp, 1, Flags::NEW)));
         // Frames go to and fro until no more are sent.
         for _ in 0..6 {
-            let to =
-                |node| move |frame: &Vec<u8>| frame.first_chunk().and_then(node_of) == Some(node);
+            let to = |node| {
+                move |frame: &Vec<u8>| frame.first_chunk().and_then(NodeId::of_mac) == Some(node)
+            };
             let sent = owner.turn(&std::mem::take(&mut at_owner), 1);
-            at_fresh.extend(sent.into_iter().filter(to(17)));
+            at_fresh.extend(sent.into_iter().filter(to(NodeId::new(17))));
             let sent = fresh.turn(&std::mem::take(&mut at_fresh), 1);
-            at_owner.extend(sent.into_iter().filter(to(16)));
+            at_owner.extend(sent.into_iter().filter(to(NodeId::new(16))));
         }
         assert_eq!(
             (owner.runtime.counts().released, fresh.runtime.counts().released),

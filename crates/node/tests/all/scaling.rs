@@ -1,7 +1,6 @@
 //! A cluster that grows and shrinks: a coordinator, and a model of runtimes whose load
 //! follows their flows.
 
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{
     ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Scaling,
@@ -10,7 +9,7 @@ use holdfast_node::message::{
     Control, Member, MemberState, Notice, Order, Ordered, Report, kind, numbered,
 };
 use holdfast_protection::Peer;
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 
 const MILLISECOND: u64 = 1_000_000;
 /// Capacity of a model runtime, packets per second.
@@ -53,7 +52,7 @@ impl World {
             promises: false,
         };
         let config = CoordinatorConfig {
-            me: Peer { node: COORDINATOR, incarnation: 1 },
+            me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
             clusters: vec![cluster],
             rules: Vec::new(),
@@ -66,11 +65,11 @@ impl World {
             fabric: FabricConfig::default(),
         };
         let mut manager =
-            Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+            Fabric::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
         manager.set_peer(config.me);
         let now = 1000 * MILLISECOND;
         let mut coordinator = Coordinator::new(config, now);
-        coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
+        coordinator.fabric().set_peer(Peer { node: NodeId::SWITCH, incarnation: 1 });
         World {
             coordinator,
             manager,
@@ -112,8 +111,8 @@ impl World {
                 Control::Start { node, incarnation } => {
                     let peer = Peer { node, incarnation };
                     let mut fabric = Fabric::new(peer, FabricConfig::default());
-                    fabric.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
-                    fabric.send_control(COORDINATOR, &Control::Hello { layouts: vec![] });
+                    fabric.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: 1 });
+                    fabric.send_control(NodeId::COORDINATOR, &Control::Hello { layouts: vec![] });
                     let model = Model {
                         peer,
                         fabric,
@@ -155,7 +154,7 @@ impl World {
         }
         let Peer { node, incarnation } = peer;
         self.manager.send_control(
-            COORDINATOR,
+            NodeId::COORDINATOR,
             &Control::Ended {
                 node,
                 incarnation,
@@ -189,7 +188,7 @@ impl World {
                         });
                     }
                     Control::Migrate { request, targets, limit, .. } => {
-                        model.requests.push((request, targets[0].0, limit))
+                        model.requests.push((request, targets[0].0.get(), limit))
                     }
                     _ => {}
                 }
@@ -200,10 +199,12 @@ impl World {
                 }
             }
             model.fabric.inbox.clear();
-            model.errands.send(COORDINATOR, &mut model.fabric);
+            model.errands.send(NodeId::COORDINATOR, &mut model.fabric);
             for (request, to, limit) in core::mem::take(&mut model.requests) {
                 if request == 0 {
-                    model.fabric.send_control(COORDINATOR, &Control::Settled { handled: limit });
+                    model
+                        .fabric
+                        .send_control(NodeId::COORDINATOR, &Control::Settled { handled: limit });
                     continue;
                 }
                 let moved = model.flows.min(limit);
@@ -211,13 +212,15 @@ impl World {
                 arrivals.push((to, moved));
                 self.moves.push(moved);
                 model.fabric.send_control(
-                    COORDINATOR,
+                    NodeId::COORDINATOR,
                     &Control::Migrated { request, moved, refused: 0, last: true },
                 );
             }
         }
         for (to, moved) in arrivals {
-            if let Some(model) = self.models.iter_mut().find(|model| model.peer.node == to) {
+            if let Some(model) =
+                self.models.iter_mut().find(|model| model.peer.node == NodeId::new(to))
+            {
                 model.flows += moved;
             }
         }
@@ -231,7 +234,7 @@ impl World {
                 drops: vec![(DropReason::QueueFull as u8, model.drops)],
                 ..Report::default()
             };
-            model.fabric.send_control(COORDINATOR, &Control::Report(report));
+            model.fabric.send_control(NodeId::COORDINATOR, &Control::Report(report));
         }
     }
 
@@ -375,7 +378,7 @@ fn what_was_drained_by_hand_stays_so() {
     world.give(&[2_000, 2_000, 2_000]);
     world
         .coordinator
-        .order(&Order::Drain { node: 18, force: false }, world.now)
+        .order(&Order::Drain { node: NodeId::new(18), force: false }, world.now)
         .expect("others are there");
     world.pass(2_000);
     assert_eq!(world.running(), 2);
@@ -387,7 +390,7 @@ fn what_was_drained_by_hand_stays_so() {
         .map(|status| status.member)
         .filter(|member| member.state == MemberState::Failed)
         .collect();
-    assert_eq!(out.iter().map(|member| member.node).collect::<Vec<_>>(), [18]);
+    assert_eq!(out.iter().map(|member| member.node.get()).collect::<Vec<_>>(), [18]);
 }
 
 /// The helper dies before it has got any flow, and again. The helper is started again

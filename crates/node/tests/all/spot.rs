@@ -6,13 +6,12 @@ use holdfast_nf::{
     Bound, Chain, ConfigError, Context, FlowState, Function, Holds, NetworkFunction, Open, Opening,
     Verdict,
 };
-use holdfast_node::address::{NodeId, SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Plan, Protection};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{MemoryPool, Meta, Packet, PacketPool};
+use holdfast_wire::{MemoryPool, Meta, NodeId, Packet, PacketPool};
 use std::marker::PhantomData;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -153,7 +152,7 @@ impl Spot {
     ) -> Spot {
         let spec = ChainSpec {
             name: "test".to_owned(),
-            switch: SWITCH,
+            switch: NodeId::SWITCH,
             chain: Chain::new(functions),
             protection,
         };
@@ -178,7 +177,7 @@ impl Spot {
     pub(crate) fn encapsulated(&mut self, frame: &[u8], index: u8, meta: Meta) -> Vec<u8> {
         let mut packet = self.take(frame);
         packet.meta = meta;
-        let outer = Outer { destination: mac_of_life(self.me), source: mac_of(SWITCH), index };
+        let outer = Outer { destination: self.me.mac(), source: NodeId::SWITCH.mac(), index };
         assert!(nsh::encapsulate(&mut packet, outer));
         let bytes = packet.bytes().to_vec();
         self.pool.put(packet);

@@ -11,14 +11,13 @@ mod ways;
 use crate::random::Random;
 use core::ops::Range;
 use holdfast_nf::shared::{Counters, Lease, Part, PoolBackend, RequestPool};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, NodeId, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
 use holdfast_node::state::{ControlTransport, Pools, StateServer, StateServerConfig, StateSession};
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, Planted, plant};
+use holdfast_wire::{DropReason, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use ways::Ways;
 
@@ -168,7 +167,7 @@ impl World {
             errs,
             is_wide: seed.is_multiple_of(5),
             coordinator: Fabric::new(
-                Peer { node: COORDINATOR, incarnation: 1 },
+                Peer { node: NodeId::COORDINATOR, incarnation: 1 },
                 FabricConfig::default(),
             ),
             view: 0,
@@ -186,7 +185,7 @@ impl World {
             ways: (seed % 2 == 1).then(|| Ways::new(seed)),
         };
         world.begin_server();
-        (FIRST_RUNTIME..FIRST_RUNTIME + nodes).for_each(|node| world.begin(node));
+        (0..nodes).for_each(|at| world.begin(NodeId::runtime(at)));
         world
     }
 
@@ -201,11 +200,11 @@ impl World {
             patience: 8 * MILLISECOND,
             step: MILLISECOND,
         };
-        let me = Peer { node: STATE_SERVER, incarnation: self.server_life };
+        let me = Peer { node: NodeId::STATE_SERVER, incarnation: self.server_life };
         // There are so many lists that messages have eight bytes.
         let others = vec![Kind::Counters(1); if self.is_wide { 38 } else { 0 }];
         let config = StateServerConfig {
-            listener: MANAGER,
+            listener: NodeId::MANAGER,
             report_interval: 20 * MILLISECOND,
             heartbeat: 20 * MILLISECOND,
             me,
@@ -224,12 +223,13 @@ impl World {
         };
         self.server = StateServer::new(config);
         if let Some(ways) = &mut self.ways {
-            ways.begin(STATE_SERVER);
+            ways.begin(NodeId::STATE_SERVER);
         }
         self.coordinator.set_peer(me);
         let dead =
             self.dead.iter().filter(|dead| !dead.is_recovered).map(|dead| dead.peer).collect();
-        self.coordinator.send_control(STATE_SERVER, &Control::Recovering { dead, epoch: 0 });
+        self.coordinator
+            .send_control(NodeId::STATE_SERVER, &Control::Recovering { dead, epoch: 0 });
         self.tell();
     }
 
@@ -238,7 +238,7 @@ impl World {
         self.view += 1;
         let view =
             Control::View { version: self.view, members: self.members.values().copied().collect() };
-        self.coordinator.send_control(STATE_SERVER, &view);
+        self.coordinator.send_control(NodeId::STATE_SERVER, &view);
     }
 
     fn begin(&mut self, node: NodeId) {
@@ -249,7 +249,7 @@ impl World {
         let instance = Instance {
             peer,
             fabric: Fabric::new(peer, FabricConfig::default()),
-            session: StateSession::new(STATE_SERVER, 64),
+            session: StateSession::new(NodeId::STATE_SERVER, 64),
             ways: self.ways.as_ref().map(|ways| ways.side_of(node)),
             pools: Lists::new(SIZES.map(|size| RequestPool::new(size, credit).resting(rest))),
             flows: BTreeSet::new(),
@@ -347,8 +347,10 @@ impl World {
             left.extend(self.anybody_joined().map(|heir| (self.instances[&heir].peer, index)));
         }
         self.dead.push(Dead { peer, left, is_recovered: false });
-        self.coordinator
-            .send_control(STATE_SERVER, &Control::Recover { node, incarnation: peer.incarnation });
+        self.coordinator.send_control(
+            NodeId::STATE_SERVER,
+            &Control::Recover { node, incarnation: peer.incarnation },
+        );
         if self.errs.is_hasty {
             self.recovered(peer);
         }
@@ -362,8 +364,10 @@ impl World {
     }
 
     fn recovered(&mut self, Peer { node, incarnation }: Peer) {
-        self.coordinator
-            .send_control(STATE_SERVER, &Control::Sweep { node, incarnation, is_over: true });
+        self.coordinator.send_control(
+            NodeId::STATE_SERVER,
+            &Control::Sweep { node, incarnation, is_over: true },
+        );
     }
 
     /// Takes one step of the recovery from a death.
@@ -401,8 +405,8 @@ impl World {
             }
             // Refused frames are counted by the receiver, and repeated.
             match (node, &mut self.server) {
-                (STATE_SERVER, Some(server)) => server.handle_frame(&frame, self.now),
-                (COORDINATOR, _) => _ = self.coordinator.handle_frame(&frame, self.now),
+                (NodeId::STATE_SERVER, Some(server)) => server.handle_frame(&frame, self.now),
+                (NodeId::COORDINATOR, _) => _ = self.coordinator.handle_frame(&frame, self.now),
                 _ => {
                     _ = self
                         .instances
@@ -435,7 +439,7 @@ impl World {
     }
 
     fn send(&mut self, frame: Vec<u8>) {
-        let to = frame.first_chunk().and_then(node_of).expect("frames are for nodes");
+        let to = frame.first_chunk().and_then(NodeId::of_mac).expect("frames are for nodes");
         let copies = match self.random.below(20) {
             0 if !self.is_calm => 0,
             1 if !self.is_calm => 2,
@@ -647,7 +651,7 @@ fn records_from_strangers_are_counted() {
         [kind::STATE_HELLO, kind::STATE_WELCOME, kind::STATE, kind::STATE_OVER, kind::CONTROL, 200]
     {
         for body in bodies {
-            world.at(node).fabric.send(STATE_SERVER, kind, body).expect("there is room");
+            world.at(node).fabric.send(NodeId::STATE_SERVER, kind, body).expect("there is room");
             world.settle();
         }
     }
@@ -663,12 +667,12 @@ fn records_from_strangers_are_counted() {
         (kind::STATE_OVER, &[]),
         (99, &[]),
     ] {
-        let from = Peer { node: STATE_SERVER, incarnation: 1 };
+        let from = Peer { node: NodeId::STATE_SERVER, incarnation: 1 };
         assert!(
             strangers.session.handle_record(from, record, body, &mut strangers.pools).is_err(),
             "{record}"
         );
-        let other = Peer { node: COORDINATOR, incarnation: 1 };
+        let other = Peer { node: NodeId::COORDINATOR, incarnation: 1 };
         assert!(
             strangers.session.handle_record(other, record, body, &mut strangers.pools).is_err(),
             "{record}"

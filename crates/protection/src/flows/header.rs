@@ -3,7 +3,7 @@
 use super::Life;
 use core::mem::offset_of;
 use holdfast_nf::Standing;
-use holdfast_wire::{Epoch, FlowKey};
+use holdfast_wire::{Epoch, FlowKey, NodeId, Peer};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bits of [`ActorHeader::flags`].
@@ -50,8 +50,8 @@ pub struct ActorHeader {
     pub flags: u8,
     /// The chain.
     pub chain: u16,
-    /// The node of an owner's replica, or of a replica's owner; 0 is none.
-    pub peer: u16,
+    /// See [`ActorHeader::holder`].
+    holder: NodeId,
     /// The switch that has the route.
     pub switch: u8,
     /// Port by which the first packet came in.
@@ -70,8 +70,8 @@ pub struct ActorHeader {
     pub opened_at: u64,
     old_packets: [u64; 2],
     old_bytes: [u64; 2],
-    /// Incarnation of `peer`.
-    pub peer_incarnation: u32,
+    /// Incarnation of `holder`.
+    holder_incarnation: u32,
     /// Number of the commit that carried the latest state.
     pub commit: u32,
     /// Next in the timer wheel's list; [`NO_SLOT`] ends it. Local to the runtime.
@@ -93,6 +93,18 @@ impl ActorHeader {
     #[must_use]
     pub fn is_reply(&self, key: &FlowKey) -> bool {
         self.reply == *key && self.key != *key
+    }
+
+    /// An owner's replica, or a replica's owner; [`Peer::default`] is none.
+    #[inline]
+    pub fn holder(&self) -> Peer {
+        Peer { node: self.holder, incarnation: self.holder_incarnation }
+    }
+
+    /// Sets the owner's replica, or the replica's owner.
+    #[inline]
+    pub fn set_holder(&mut self, holder: Peer) {
+        (self.holder, self.holder_incarnation) = (holder.node, holder.incarnation);
     }
 
     /// The flow's standing.

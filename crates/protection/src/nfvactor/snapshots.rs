@@ -73,7 +73,7 @@ impl NfvActor {
     pub(super) fn is_homeless(&self, header: &ActorHeader) -> bool {
         let is_homeless = self.snapshots.homeless > 0
             && header.flags & flag::UNPROTECTED != 0
-            && header.peer == 0;
+            && header.holder() == Peer::default();
         self.links.is_empty() || is_homeless
     }
 
@@ -129,16 +129,15 @@ impl NfvActor {
     ) {
         let Some(UnderWay { number, slot, generation, .. }) = sent else { return };
         let header = flows.header_mut(slot);
-        if header.generation != generation
-            || (header.peer, header.peer_incarnation) != (from.node, from.incarnation)
-        {
+        if header.generation != generation || header.holder() != from {
             return;
         }
         match header.life() {
             // If a newer snapshot is under way, that was refused too, and its refusal
             // comes later.
             life if life.is_owned() && header.commit == number => {
-                (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
+                header.set_holder(Peer::default());
+                header.commit = 0;
                 header.flags |= flag::UNPROTECTED;
                 if let Some(link) = self.links.find(from) {
                     link.copies = link.copies.saturating_sub(1);

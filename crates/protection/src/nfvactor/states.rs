@@ -7,8 +7,8 @@ use crate::flows::{ActorHeader, flag};
 use crate::numbers::{reached, split_block};
 use crate::rescue::share_of_key;
 use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, NodeId};
 
 /// Slots looked at, and states sent, per flush of a resynchronisation: few enough to fit
 /// between two bursts unnoticed.
@@ -55,7 +55,7 @@ impl NfvActor {
         out: &mut Outbox,
     ) -> Result<(), Unsent> {
         let header = *flows.header(slot);
-        let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let old = header.holder();
         let mut peer = old;
         let has_holder = self.links.has(old);
         if !has_holder {
@@ -64,7 +64,7 @@ impl NfvActor {
             let next = self.next_holder(flows, slot);
             peer = next.unwrap_or_default();
             let header = flows.header_mut(slot);
-            (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
+            header.set_holder(peer);
             if next.is_none() {
                 header.flags |= flag::UNPROTECTED;
                 self.resync_again |= self.has_snapshots();
@@ -107,7 +107,8 @@ impl NfvActor {
         if sent {
             link.note_sent(commit, flows, slot, self.now, false);
             link.copies += u64::from(!has_holder);
-            let is_another = header.flags & flag::UNPROTECTED != 0 || !has_holder && old.node != 0;
+            let is_another =
+                header.flags & flag::UNPROTECTED != 0 || !has_holder && old.node != NodeId::NONE;
             if has_snapshots && is_another && link.resync_mark.replace(commit).is_none() {
                 self.filling += 1;
             }
@@ -122,7 +123,7 @@ impl NfvActor {
             return Ok(());
         }
         match has_snapshots {
-            true => (header.peer, header.peer_incarnation) = (old.node, old.incarnation),
+            true => header.set_holder(old),
             false => header.commit = 0,
         }
         header.flags |= flag::UNPROTECTED;
@@ -193,9 +194,7 @@ impl NfvActor {
         while at < end && sent < RESYNC_SEND {
             let header = flows.header(at);
             if header.life().is_owned() && flows.is_present(at) && !is_unfinished(header) {
-                let has_replica = self
-                    .links
-                    .has(Peer { node: header.peer, incarnation: header.peer_incarnation });
+                let has_replica = self.links.has(header.holder());
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     match self.send_state(flows, at, None, out) {
                         Ok(()) => sent += 1,
@@ -298,7 +297,7 @@ impl NfvActor {
             {
                 continue;
             }
-            let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+            let holder = header.holder();
             let Some(link) = self.links.find(holder) else { continue };
             if !holders[..known].contains(&holder) {
                 if known == ASK_HOLDERS {

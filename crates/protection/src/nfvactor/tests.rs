@@ -2,12 +2,12 @@
 
 use super::way::Way;
 use super::*;
-use holdfast_wire::{MemoryPool, PacketPool};
+use holdfast_wire::{MemoryPool, NodeId, PacketPool};
 
 const STATE_LEN: usize = 120;
-const A: Peer = Peer { node: 16, incarnation: 1 };
-const B: Peer = Peer { node: 17, incarnation: 2 };
-const C: Peer = Peer { node: 18, incarnation: 3 };
+const A: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const B: Peer = Peer { node: NodeId::new(17), incarnation: 2 };
+const C: Peer = Peer { node: NodeId::new(18), incarnation: 3 };
 const SECOND: u64 = 1_000_000_000;
 /// The acknowledgement of a holder that has answered, but has none of the records that a
 /// test sends: the number before the first, as when counts have wrapped.
@@ -142,7 +142,7 @@ fn talk(nodes: &mut [&mut Node]) -> Vec<(u16, u8)> {
             let from = nodes[at].me;
             for sent in nodes[at].turn() {
                 was_quiet = false;
-                said.push((sent.0.node, sent.1));
+                said.push((sent.0.node.get(), sent.1));
                 if let Some(to) = nodes.iter_mut().find(|node| node.me == sent.0) {
                     let _ = to.take(from, &sent);
                 }
@@ -174,7 +174,7 @@ fn a_state_that_is_late_and_not_waited_for_is_no_copy() {
 }
 
 fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
-    sent.iter().map(|(to, kind, _)| (to.node, *kind)).collect()
+    sent.iter().map(|(to, kind, _)| (to.node.get(), *kind)).collect()
 }
 
 /// True if the copy equals its owner's state.
@@ -277,9 +277,9 @@ fn who_has_nothing_gets_everything() {
         let mut fresh = Node::new(holder, 8, &[A]);
         a.set_peers(&[holder]);
         a.packet(1);
-        assert_eq!(talk(&mut [&mut a, &mut fresh])[0], (holder.node, kind::STATE));
+        assert_eq!(talk(&mut [&mut a, &mut fresh])[0], (holder.node.get(), kind::STATE));
         a.packet(1);
-        assert_eq!(talk(&mut [&mut a, &mut fresh])[0], (holder.node, kind::DELTA));
+        assert_eq!(talk(&mut [&mut a, &mut fresh])[0], (holder.node.get(), kind::DELTA));
         assert!(agree(&a, &fresh, 1));
     }
 }
@@ -496,7 +496,8 @@ fn questions_are_few_and_go_around() {
 /// rounds every holder has been asked once.
 #[test]
 fn few_holders_are_asked_at_a_time() {
-    let peers: Vec<Peer> = (17..49).map(|node| Peer { node, incarnation: 1 }).collect();
+    let peers: Vec<Peer> =
+        (17..49).map(|node| Peer { node: NodeId::new(node), incarnation: 1 }).collect();
     let mut a = Node::new(A, 32, &peers);
     (0..32).for_each(|flow| a.packet(flow));
     let states = a.turn();

@@ -1,7 +1,7 @@
 //! Journals: the inputs that owners have processed since they sent the copies that are
 //! here, in order.
 
-use crate::numbers::{reached, split_u32};
+use crate::numbers::{is_no_later, reached, split_u32};
 use crate::{Epoch, Peer, Slot};
 use holdfast_wire::DropReason;
 use std::collections::{BTreeMap, VecDeque};
@@ -111,8 +111,7 @@ impl Journals {
 
     /// Closes the journals of a failed owner and of all its earlier incarnations.
     pub(super) fn close(&mut self, dead: Peer) {
-        let is_dead =
-            |peer: &Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
+        let is_dead = |peer: &Peer| is_no_later(*peer, dead);
         for (_, journal) in self.owners.extract_if(.., |peer, _| is_dead(peer)) {
             let mut by_epoch: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
             for ((epoch, stamp), place) in journal.inputs.into_iter().zip(journal.first..) {

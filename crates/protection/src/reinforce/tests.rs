@@ -1,10 +1,10 @@
 use super::*;
 use crate::Record;
 
-use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
+use holdfast_wire::{FlowKey, MemoryPool, NodeId, PacketPool};
 
-const OWNER: Peer = Peer { node: 16, incarnation: 1 };
-const STANDBY: Peer = Peer { node: 17, incarnation: 2 };
+const OWNER: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const STANDBY: Peer = Peer { node: NodeId::new(17), incarnation: 2 };
 const EVERY: u64 = 1_000_000;
 
 /// A runtime's side of a chain: a flow's state is the number of packets.

@@ -13,9 +13,9 @@
 use super::paging::ASKED;
 use super::records::{only_peer, peer_bytes, split_peer};
 use crate::flows::{ActorHeader, Found, Journal, Life};
-use crate::numbers::{key_of, reached, split_epoch, split_u32};
+use crate::numbers::{is_no_later, key_of, reached, split_epoch, split_u32};
 use crate::{Epoch, Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -106,7 +106,7 @@ pub struct Pages {
     /// Runtimes that may be given flows.
     able: Vec<Peer>,
     /// By node: the latest incarnation that has died.
-    buried: BTreeMap<u16, u32>,
+    buried: BTreeMap<NodeId, u32>,
     now: u64,
     /// Scratch space.
     likely: Vec<Option<Found>>,
@@ -227,7 +227,7 @@ impl Pages {
         let generation = self.flows.header(slot).generation;
         let passed = self.passed.remove(&slot).filter(|passed| passed.generation == generation);
         if let Some(before) = before.filter(|before| before.generation == generation) {
-            let owner = Peer { node: before.peer, incarnation: before.peer_incarnation };
+            let owner = before.holder();
             let is_expected = passed.is_some_and(|passed| passed.to == from);
             if owner != from && !is_expected && !self.is_buried(owner) {
                 self.displace(owner, slot);
@@ -297,9 +297,7 @@ impl Pages {
             return Ok(());
         };
         let header = self.flows.header(found.slot);
-        if (header.peer, header.peer_incarnation) != (from.node, from.incarnation)
-            || !old.has_reached(header.epoch)
-        {
+        if header.holder() != from || !old.has_reached(header.epoch) {
             return Ok(());
         }
         let generation = header.generation;
@@ -325,8 +323,8 @@ impl Pages {
         if let Some(Passed { generation, to, epoch }) = self.passed.remove(&slot) {
             let header = self.flows.header_mut(slot);
             if header.generation == generation {
-                (header.peer, header.peer_incarnation, header.epoch) =
-                    (to.node, to.incarnation, epoch);
+                header.set_holder(to);
+                header.epoch = epoch;
             }
         }
     }
@@ -383,8 +381,7 @@ impl Pages {
     /// Notes the death of a runtime and of all its earlier incarnations.
     pub fn bury(&mut self, dead: Peer) {
         self.copies.close(dead, &mut self.outbox);
-        let is_dead =
-            |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
+        let is_dead = |peer: Peer| is_no_later(peer, dead);
         let last = self.buried.entry(dead.node).or_insert(dead.incarnation);
         if reached(dead.incarnation, *last) {
             *last = dead.incarnation;
@@ -449,7 +446,7 @@ impl Pages {
             // dies too, others get the flow.
             let header = self.flows.header_mut(candidate.slot);
             if header.generation == candidate.generation && owner_of(header) == dead {
-                (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+                header.set_holder(from);
             }
         } else if outcome == DropReason::QueueFull as u8 + 1 {
             // The runtime has a slot for the flow, and will have room as soon as another
@@ -590,9 +587,5 @@ impl Pages {
 }
 
 fn owner_of(header: &ActorHeader) -> Peer {
-    if header.life() == Life::Copy {
-        Peer { node: header.peer, incarnation: header.peer_incarnation }
-    } else {
-        Peer::default()
-    }
+    if header.life() == Life::Copy { header.holder() } else { Peer::default() }
 }

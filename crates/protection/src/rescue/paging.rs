@@ -15,7 +15,7 @@
 use super::shares::{Share, share_of_key};
 use crate::flows::{ActorHeader, Life, flag};
 use crate::numbers::reached;
-use crate::{Flows, Outbox, Peer, Slot, kind};
+use crate::{Flows, Outbox, Slot, kind};
 use holdfast_wire::FlowKey;
 use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
@@ -276,7 +276,7 @@ impl Paging {
         const UNKNOWN: u8 = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND;
         let is_idle =
             header.life() == Life::Owned && header.flags & IN_HAND == 0 && header.parked == 0;
-        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let holder = header.holder();
         let share = shares.iter().position(|share| share.server == Some(holder));
         let share = share.filter(|_| header.commit != 0 && header.flags & UNKNOWN == 0);
         share.or(is_planted(Fault::EvictsUnsaved).then_some(0)).filter(|_| is_idle)

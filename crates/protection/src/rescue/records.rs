@@ -9,7 +9,7 @@ use super::shares::Share;
 use crate::flows::{ActorHeader, Event, Life};
 use crate::numbers::split_u32;
 use crate::{Flows, Outbox, Paged, Peer, Slot, copies, kind};
-use holdfast_wire::{DropReason, FlowKey};
+use holdfast_wire::{DropReason, FlowKey, NodeId};
 use zerocopy::FromBytes;
 
 impl Rescue {
@@ -80,8 +80,8 @@ impl Rescue {
             return Err(DropReason::FlowTableFull);
         }
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit) =
-            (server.node, server.incarnation, 0);
+        header.set_holder(server);
+        header.commit = 0;
         Ok(found.is_none().then_some(slot))
     }
 
@@ -259,7 +259,7 @@ pub(super) fn peer_bytes(peer: Peer) -> [u8; PEER] {
 pub(super) fn split_peer(body: &[u8]) -> Result<(Peer, &[u8]), DropReason> {
     let (node, rest) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
     let (incarnation, rest) = split_u32(rest)?;
-    Ok((Peer { node: u16::from_be_bytes(*node), incarnation }, rest))
+    Ok((Peer { node: NodeId::from_be_bytes(*node), incarnation }, rest))
 }
 
 /// Parses node and incarnation with nothing behind them.

@@ -10,7 +10,7 @@ use crate::links::{Holder, Links};
 use crate::numbers::reached;
 use crate::{Flows, Peer, Slot};
 use core::ops::{Deref, DerefMut};
-use holdfast_wire::FlowKey;
+use holdfast_wire::{FlowKey, NodeId};
 use std::collections::VecDeque;
 
 /// Number of steps in which the age of records under way is measured, up to the limit for
@@ -147,7 +147,7 @@ impl Shares {
     }
 
     /// True if this node is a server, in any incarnation.
-    pub(super) fn has_node(&self, node: u16) -> bool {
+    pub(super) fn has_node(&self, node: NodeId) -> bool {
         self.known().any(|server| server.node == node)
     }
 

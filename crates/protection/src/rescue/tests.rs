@@ -4,10 +4,10 @@ mod shares;
 use super::pages::{Pages, PagesConfig};
 use super::shares::Share;
 use super::*;
-use holdfast_wire::{MemoryPool, PacketPool};
+use holdfast_wire::{MemoryPool, NodeId, PacketPool};
 use zerocopy::FromBytes;
 
-const SERVER: Peer = Peer { node: 65534, incarnation: 1 };
+const SERVER: Peer = Peer { node: NodeId::new(65534), incarnation: 1 };
 const LAYOUT: u64 = 7;
 const SEED: u64 = 99;
 const FLOWS: usize = 64;
@@ -17,7 +17,7 @@ const AT_ONCE: Plan =
     Plan { write_back_packets: 5, write_back_every: 10 * MILLISECOND, ..Plan::RESCUE_AT_ONCE };
 
 const fn peer(at: u16) -> Peer {
-    Peer { node: 16 + at, incarnation: 1 + at as u32 }
+    Peer { node: NodeId::runtime(at), incarnation: 1 + at as u32 }
 }
 
 fn key(flow: u16) -> FlowKey {

@@ -6,13 +6,9 @@ use crate::plan::ANYBODY;
 use crate::plan::{Clock, Connection, End, Habits, How, Plan, Step, Way, When, Whom};
 use crate::scenario::{Scenario, presets};
 use core::fmt;
-use holdfast_node::address::{
-    COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_STATE_SERVERS, MAX_SWITCHES, NodeId, SWITCH,
-    manager_of, state_server_node, state_server_number, switch_node,
-};
 use holdfast_protection::Plan as Preset;
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{CAN_BE_PLANTED, Fault, Planted};
+use holdfast_wire::{DropReason, NodeId};
 
 /// A line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +36,7 @@ fn server(word: &str) -> Option<u16> {
         "" => 0,
         rest => rest.strip_prefix('-')?.parse().ok()?,
     };
-    (number < MAX_STATE_SERVERS).then_some(number)
+    (number < NodeId::MAX_STATE_SERVERS).then_some(number)
 }
 
 /// The words of a line, one after the other.
@@ -150,26 +146,26 @@ impl<'a> Words<'a> {
             "`runtime` and its number, `coordinator`, `server`, `server-1` to `server-7`, or `hub`";
         match self.next(what)? {
             "runtime" => {
-                let number = self.number("a runtime's number, from 16")?;
-                if number >= FIRST_RUNTIME {
-                    Ok(number)
+                let node = NodeId::new(self.number("a runtime's number, from 16")?);
+                if node >= NodeId::FIRST_RUNTIME {
+                    Ok(node)
                 } else {
-                    self.expected("a runtime's number, from 16", Some(&number.to_string()))
+                    self.expected("a runtime's number, from 16", Some(&node.to_string()))
                 }
             }
-            "manager" => Ok(manager_of(self.host()?)),
+            "manager" => Ok(NodeId::manager(self.host()?)),
             "switch" => {
                 let number = self.number("a switch's number, from 0")?;
-                if number < MAX_SWITCHES {
-                    Ok(switch_node(number))
+                if number < NodeId::MAX_SWITCHES {
+                    Ok(NodeId::switch(number))
                 } else {
                     self.expected("a switch's number, from 0", Some(&number.to_string()))
                 }
             }
-            "coordinator" => Ok(COORDINATOR),
-            "hub" => Ok(SWITCH),
+            "coordinator" => Ok(NodeId::COORDINATOR),
+            "hub" => Ok(NodeId::SWITCH),
             word => match server(word) {
-                Some(number) => Ok(state_server_node(number)),
+                Some(number) => Ok(NodeId::state_server(number)),
                 None => self.expected(what, Some(word)),
             },
         }
@@ -178,7 +174,11 @@ impl<'a> Words<'a> {
     fn host(&mut self) -> Read<u16> {
         let what = "a host's number, from 0";
         let number = self.number(what)?;
-        if number < MAX_HOSTS { Ok(number) } else { self.expected(what, Some(&number.to_string())) }
+        if number < NodeId::MAX_HOSTS {
+            Ok(number)
+        } else {
+            self.expected(what, Some(&number.to_string()))
+        }
     }
 
     fn whom(&mut self) -> Read<Whom> {
@@ -201,9 +201,9 @@ impl<'a> Words<'a> {
                 if matches!(word, "runtime" | "coordinator" | "hub") || server(word).is_some() =>
             {
                 Ok(match self.node()? {
-                    COORDINATOR => Whom::Coordinator,
-                    SWITCH => Whom::Hub,
-                    node => state_server_number(node).map_or(Whom::Node(node), Whom::StateServer),
+                    NodeId::COORDINATOR => Whom::Coordinator,
+                    NodeId::SWITCH => Whom::Hub,
+                    node => node.state_server_number().map_or(Whom::Node(node), Whom::StateServer),
                 })
             }
             found => self.expected(what, found),
@@ -439,10 +439,12 @@ impl Reading {
                 self.scenario.tight = true;
             }
             "servers" => match words.number("how many")? {
-                count @ 1..=MAX_STATE_SERVERS => self.scenario.servers = count,
+                count @ 1..=NodeId::MAX_STATE_SERVERS => self.scenario.servers = count,
                 count => {
-                    return words
-                        .expected(&format!("1 to {MAX_STATE_SERVERS}"), Some(&count.to_string()));
+                    return words.expected(
+                        &format!("1 to {}", NodeId::MAX_STATE_SERVERS),
+                        Some(&count.to_string()),
+                    );
                 }
             },
             "served" => {
@@ -464,11 +466,11 @@ impl Reading {
                 self.plan.calm = false;
             }
             "hosts" => match words.number("1, or 3 and more")? {
-                count @ (1 | 3..=MAX_HOSTS) => self.plan.hosts = count,
+                count @ (1 | 3..=NodeId::MAX_HOSTS) => self.plan.hosts = count,
                 count => return words.expected("1, or 3 and more", Some(&count.to_string())),
             },
             "switches" => match words.number("how many")? {
-                count @ 1..=MAX_SWITCHES => self.plan.switches = count,
+                count @ 1..=NodeId::MAX_SWITCHES => self.plan.switches = count,
                 count => return words.expected("1 to 6", Some(&count.to_string())),
             },
             "packets" => {

@@ -5,11 +5,9 @@ use crate::plan::{
     ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom,
 };
 use core::fmt::{self, Display, Formatter};
-use holdfast_node::address::{
-    COORDINATOR, NodeId, SWITCH, host_of, state_server_number, switch_number,
-};
 use holdfast_node::message::kind as message;
 use holdfast_protection::kind;
+use holdfast_wire::NodeId;
 use holdfast_wire::fault::Fault;
 
 /// Records by name.
@@ -97,10 +95,10 @@ impl Display for Time {
 
 fn node(node: NodeId) -> String {
     match node {
-        COORDINATOR => "coordinator".to_owned(),
-        SWITCH => "hub".to_owned(),
-        node if let Some(number) = state_server_number(node) => server(number),
-        node => match (host_of(node), switch_number(node)) {
+        NodeId::COORDINATOR => "coordinator".to_owned(),
+        NodeId::SWITCH => "hub".to_owned(),
+        node if let Some(number) = node.state_server_number() => server(number),
+        node => match (node.host(), node.switch_number()) {
             (Some(host), _) => format!("manager {host}"),
             (None, Some(number)) => format!("switch {number}"),
             (None, None) => format!("runtime {node}"),

@@ -3,7 +3,7 @@
 use super::hosts::Site;
 use super::{BEGIN, World};
 use crate::plan::{Clock, Plan};
-use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, manager_of};
+use holdfast_wire::NodeId;
 
 const MILLION: i128 = 1_000_000;
 
@@ -30,7 +30,7 @@ fn clock_of(plan: &Plan, node: NodeId) -> Clock {
 /// The node whose clock a host has: the switch with one host, the host's manager with
 /// several.
 fn clock_node(hosts: u16, at: Site) -> NodeId {
-    if hosts > 1 { manager_of(at as u16) } else { SWITCH }
+    if hosts > 1 { NodeId::manager(at as u16) } else { NodeId::SWITCH }
 }
 
 /// Time that a host's clock shows when the world begins.
@@ -60,7 +60,7 @@ impl World {
     }
 
     pub(super) fn coordinator_time(&self) -> u64 {
-        self.local(COORDINATOR)
+        self.local(NodeId::COORDINATOR)
     }
 
     /// The world's time at which this node's clock shows `local`.

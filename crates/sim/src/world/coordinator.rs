@@ -4,13 +4,12 @@
 use super::hosts::WITNESS;
 use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, World};
-use holdfast_node::address::COORDINATOR;
 use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger, describe};
 use holdfast_node::message::{Cause, Drain, Failover, Order, Protected};
 use holdfast_node::rules::{Rule, RuleSet, version_after};
 use holdfast_protection::Peer;
-use holdfast_wire::DropCounters;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropCounters, NodeId};
 
 /// The coordinator's incarnations, one after the other.
 pub(super) struct Lives {
@@ -192,7 +191,7 @@ impl World {
         if self.now < self.coordinator.busy_until {
             return self.turn_coordinator_at(self.now);
         }
-        let slowness = self.slowness(COORDINATOR);
+        let slowness = self.slowness(NodeId::COORDINATOR);
         self.coordinator.busy_until = self.now + 10 * MICROSECOND * slowness;
         self.note_wait(self.coordinator.busy_until);
         let now = self.coordinator_time();
@@ -242,7 +241,7 @@ impl World {
                 Event::ToHub(WITNESS, me, frame)
             });
         }
-        let due = self.world_time(COORDINATOR, due);
+        let due = self.world_time(NodeId::COORDINATOR, due);
         self.turn_coordinator_at(due.max(self.now + 10 * MICROSECOND));
     }
 

@@ -8,7 +8,7 @@ use super::{BEGIN, Event, MICROSECOND, MILLISECOND, World, draw, rules};
 use crate::plan::{Clock, How, Plan, Step, Way, When, Whom};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH, manager_of};
+use holdfast_wire::NodeId;
 
 const SECOND: u64 = 1_000 * MILLISECOND;
 /// Number of hosts in a world of several.
@@ -114,9 +114,10 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, FaultSchedule) {
     }
     let mut clocks = Vec::new();
     if random.chance(500) {
-        let nodes =
-            [COORDINATOR, SWITCH].into_iter().chain(FIRST_RUNTIME..FIRST_RUNTIME + runtimes);
-        let managers = (0..HOSTS).map(manager_of).filter(|_| hosts_of(scenario));
+        let nodes = [NodeId::COORDINATOR, NodeId::SWITCH]
+            .into_iter()
+            .chain((0..runtimes).map(NodeId::runtime));
+        let managers = (0..HOSTS).map(NodeId::manager).filter(|_| hosts_of(scenario));
         clocks.extend(nodes.chain(managers).map(|node| {
             let magnitude = random.range(0, 47);
             let ahead = random.range(0, 1 << magnitude);
@@ -183,7 +184,7 @@ impl World {
         due.push((first_fault, if schedule.faults_left == 0 { Event::Heal } else { Event::Fault }));
         due.push((first_fault - some_time(random, 0, 200), Event::Move));
         if schedule.drains {
-            let node = FIRST_RUNTIME + random.range(0, self.plan.runtimes.into()) as NodeId;
+            let node = NodeId::runtime(random.range(0, self.plan.runtimes.into()) as u16);
             due.push((first_fault + some_time(random, 0, 1500), Event::Drain(node)));
         }
         self.schedule = Some(schedule);
@@ -268,14 +269,13 @@ impl World {
 
     /// Orders flows to move, whatever else goes on.
     pub(super) fn order_move(&mut self) {
-        let (when, nodes, now) = (self.now_as(When::Time), self.nodes(), self.now);
+        let (when, runtimes, now) = (self.now_as(When::Time), self.plan.runtimes, self.now);
         let Some(FaultSchedule { random, moves_left, .. }) = self.schedule() else { return };
         if *moves_left == 0 {
             return;
         }
         *moves_left -= 1;
-        let some =
-            |random: &mut Random| nodes.start + random.range(0, nodes.len() as u64) as NodeId;
+        let some = |random: &mut Random| NodeId::runtime(random.range(0, runtimes.into()) as u16);
         let (from, to) = (some(random), some(random));
         let to = (!random.chance(300)).then_some(to);
         let limit = random.range(1, 64);
@@ -332,15 +332,16 @@ impl World {
     }
 
     pub(super) fn slowness_begins(&mut self) {
-        let (when, nodes, healed) = (self.now_as(When::Time), self.nodes(), self.healed);
+        let (when, runtimes, healed) = (self.now_as(When::Time), self.plan.runtimes, self.healed);
         let Some(FaultSchedule { random, .. }) = self.schedule() else { return };
-        let node = match random.range(0, nodes.len() as u64 + 1) as NodeId {
-            0 => COORDINATOR,
-            number => nodes.start + number - 1,
+        let node = match random.range(0, u64::from(runtimes) + 1) as u16 {
+            0 => NodeId::COORDINATOR,
+            number => NodeId::runtime(number - 1),
         };
         let (factor, time) = (1 << random.range(2, 11), random.range(50, 2000) * MILLISECOND);
         if !healed {
-            let whom = if node == COORDINATOR { Whom::Coordinator } else { Whom::Node(node) };
+            let whom =
+                if node == NodeId::COORDINATOR { Whom::Coordinator } else { Whom::Node(node) };
             self.carry_out(Step { when, whom, how: How::Slow(factor, time) });
         }
     }

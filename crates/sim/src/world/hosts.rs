@@ -10,7 +10,6 @@ use super::{fragments, stranger};
 use crate::frames;
 use crate::peers;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, SWITCH, manager_of, state_server_number, switch_node};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::edge::fragment::Fragments;
@@ -20,7 +19,7 @@ use holdfast_node::reset::reset;
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::Flags;
-use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
+use holdfast_wire::{FlowKey, MemoryPool, NodeId, PacketPool};
 use std::collections::VecDeque;
 
 /// A host's number.
@@ -125,7 +124,7 @@ pub(super) fn config(hosts: u16, switches: u16, of_each: u16) -> HostsConfig {
 
 /// The name under which is drawn what happens at the ports of a switch.
 pub(super) fn outside(switch: u16) -> Peer {
-    Peer { node: switch, incarnation: 0 }
+    Peer { node: NodeId::new(switch), incarnation: 0 }
 }
 
 /// Configuration of the channels inside the box.
@@ -229,7 +228,7 @@ impl Hosts {
 
     fn switch(&self, number: u16, incarnation: u32, succeeds: bool) -> Switch {
         Switch::new(SwitchConfig {
-            me: Peer { node: switch_node(number), incarnation },
+            me: Peer { node: NodeId::switch(number), incarnation },
             number: incarnation as u8,
             flows: self.flows,
             limits: SourceLimits::default(),
@@ -251,7 +250,7 @@ impl Hosts {
             self.switches().map(|number| self.switch(number, incarnation, succeeds)).collect();
         let mut hub = Hub::new(
             switches,
-            Manager::new(Peer { node: manager_of(at as u16), incarnation: life }, fabric()),
+            Manager::new(Peer { node: NodeId::manager(at as u16), incarnation: life }, fabric()),
         );
         if joins {
             hub.join(count, PATIENCE, now);
@@ -299,7 +298,10 @@ impl World {
         let away = match away {
             0 => {
                 self.streams
-                    .of(Of::HostAway, Peer { node: at as u16, incarnation: self.hosts[at].life })
+                    .of(
+                        Of::HostAway,
+                        Peer { node: NodeId::new(at as u16), incarnation: self.hosts[at].life },
+                    )
                     .range(1, 2_000)
                     * MILLISECOND
             }
@@ -394,7 +396,8 @@ impl World {
     pub(super) fn kill_hub(&mut self, at: Site, away: u64) {
         self.faults.hub_kills += 1;
         self.say(format_args!("kill hub {} of host {at}", self.hosts[at].life));
-        let me = Peer { node: SWITCH + (at as u16) * 1000, incarnation: self.hosts[at].life };
+        let node = NodeId::new(NodeId::SWITCH.get() + (at as u16) * 1000);
+        let me = Peer { node, incarnation: self.hosts[at].life };
         let drawn = self.streams.of(Of::Away, me).range(1, 60) * MILLISECOND;
         self.end_hub(at, if away == 0 { drawn } else { away });
     }
@@ -615,10 +618,12 @@ impl World {
             let packet = self.check_chain(at, packet);
             self.hosts[at].pool.put(packet);
             match peer.node {
-                COORDINATOR => self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| {
-                    Event::ToCoordinator(peer, frame)
-                }),
-                node if state_server_number(node).is_some() => {
+                NodeId::COORDINATOR => {
+                    self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| {
+                        Event::ToCoordinator(peer, frame)
+                    })
+                }
+                node if node.state_server_number().is_some() => {
                     self.carry(self.inside, Lane::ToStateServer, peer, frame, |frame| {
                         Event::ToStateServer(peer, frame)
                     })

@@ -7,9 +7,9 @@ use super::{BEGIN, Event, MILLISECOND, World};
 use crate::frames;
 use crate::plan::{Habits, Way};
 use crate::random::Random;
-use holdfast_node::address::{NodeId, host_of, manager_of};
 use holdfast_node::fcs;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use std::collections::BTreeMap;
 
 /// Links that are cut, between a node and its hub or between a host and the others, and
@@ -51,7 +51,7 @@ impl Cuts {
             Lane::ToHub | Lane::FromCoordinator | Lane::FromStateServer => is_cut(peer.node, true),
             Lane::ToRuntime | Lane::ToCoordinator | Lane::ToStateServer => is_cut(peer.node, false),
             Lane::Between | Lane::Beside => {
-                is_cut(peer.node, true) || is_cut(peer.incarnation as NodeId, false)
+                is_cut(peer.node, true) || is_cut(NodeId::new(peer.incarnation as u16), false)
             }
             _ => false,
         }
@@ -78,7 +78,7 @@ impl Outage {
         let mut random = Random::new(seed ^ spell.wrapping_mul(0x6e65_7477));
         let way = [Way::Both, Way::In, Way::Out][random.range(0, 3) as usize];
         let (host, path) =
-            (manager_of(random.range(0, hosts.into()) as u16), random.range(0, 2) as u8);
+            (NodeId::manager(random.range(0, hosts.into()) as u16), random.range(0, 2) as u8);
         (spell % 2 == 1).then_some(Outage { host, path, way })
     }
 
@@ -106,7 +106,7 @@ fn lie(frame: &mut [u8], bit: usize) {
 impl World {
     /// Sends a frame from one host to another by one of the networks.
     pub(super) fn carry_between(&mut self, path: u8, from: Site, to: Site, mut frame: Vec<u8>) {
-        let [from, to_node] = [from, to].map(|site| manager_of(site as u16));
+        let [from, to_node] = [from, to].map(|site| NodeId::manager(site as u16));
         let between = Peer { node: from, incarnation: u32::from(to_node) };
         let outage =
             Outage::at(self.scenario.seed, self.plan.hosts, self.now.saturating_sub(BEGIN));
@@ -227,7 +227,7 @@ impl World {
                 self.handle(Event::ToHub(WITNESS, peer, frame))
             }
             Lane::Between | Lane::Beside => {
-                let to = host_of(peer.incarnation as NodeId).unwrap_or(0).into();
+                let to = NodeId::new(peer.incarnation as u16).host().unwrap_or(0).into();
                 self.handle(Event::FromHost(to, frame));
             }
             _ => {}

@@ -42,13 +42,12 @@ use crate::peers::{Client, Progress, Server};
 use crate::plan::{Exit, Habits, How, Outcome, Plan, Reset, Step};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, NodeId, host_of, switch_number};
 use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
 use holdfast_node::message::{LastWord, PoolId};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 use holdfast_wire::fault::plant;
-use holdfast_wire::{DropCounters, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{DropCounters, MemoryPool, NodeId, Packet, PacketPool};
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
@@ -236,7 +235,7 @@ impl World {
         let fabric = hosts::fabric();
         let mut pools = Vec::new();
         let mut probe = Runtime::new(
-            scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric),
+            scenario.runtime_config(Peer { node: NodeId::new(99), incarnation: 1 }, 64, fabric),
             scenario.chains(plan.switches, of_each),
         );
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
@@ -255,7 +254,7 @@ impl World {
         let servers = has_server
             .then(|| Servers::new(lists.into_iter(), statistics.into_iter(), pages, &scenario));
         let coordinator = CoordinatorConfig {
-            me: Peer { node: COORDINATOR, incarnation: 1 },
+            me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: hosts::config(plan.hosts, plan.switches, of_each),
             clusters: ClusterConfig::only(plan.runtimes, chains, promises),
             rules: rules::all_to(0, plan.switches, of_each),
@@ -318,7 +317,7 @@ impl World {
             bodies: Vec::new(),
             free_bodies: Vec::new(),
             hosts,
-            coordinator: Lives::new(coordinator, clocks::at_beginning(&plan, COORDINATOR)),
+            coordinator: Lives::new(coordinator, clocks::at_beginning(&plan, NodeId::COORDINATOR)),
             servers,
             processes: BTreeMap::new(),
             clients,
@@ -530,9 +529,9 @@ impl World {
 
     /// Records a frame that a hub reads, if it is for a switch or a manager there.
     fn listen_at(&self, site: Site, frame: &[u8]) {
-        let to = frames::destination(frame).unwrap_or(0);
-        let is_served = switch_number(to).is_some_and(|to| self.hosts.serving(to) == Some(site));
-        if is_served || host_of(to) == Some(site as u16) {
+        let to = frames::destination(frame).unwrap_or(NodeId::NONE);
+        let is_served = to.switch_number().is_some_and(|to| self.hosts.serving(to) == Some(site));
+        if is_served || to.host() == Some(site as u16) {
             self.hear(frame);
         }
     }

@@ -4,7 +4,6 @@ use super::hosts::Site;
 use super::{MILLISECOND, World};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::mac_of_life;
 use holdfast_node::rules::Rule;
 use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
@@ -45,7 +44,7 @@ impl World {
     pub(super) fn check_chain(&mut self, at: Site, mut packet: Packet) -> Packet {
         // Packets that a host passes on for another may have been under way for long.
         let is_own =
-            |source| self.hosts[at].hub.serving().any(|switch| mac_of_life(switch.me()) == source);
+            |source| self.hosts[at].hub.serving().any(|switch| switch.me().mac() == source);
         if self.chains > 1
             && nsh::decapsulate(&mut packet)
                 .is_some_and(|outer| outer.index == nsh::index::TO_RUNTIME && is_own(outer.source))

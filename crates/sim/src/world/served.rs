@@ -8,13 +8,12 @@ use super::{BEGIN, Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::plan::{How, Step, Way, When, Whom};
 use crate::random::Random;
 use crate::scenario::NUMBERS_REST;
-use holdfast_node::address::{STATE_SERVER, manager_of, state_server_node, state_server_number};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Flows, Peer, Slot};
 use holdfast_state::{Kind, Limits};
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::{DropCounters, FlowKey};
+use holdfast_wire::{DropCounters, FlowKey, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time between two looks at what is due.
@@ -80,7 +79,7 @@ impl Servers {
             Kind::Indexes(limits(if scenario.tight { FEW } else { size }, scenario.tight))
         });
         let config = StateServerConfig {
-            me: Peer { node: STATE_SERVER, incarnation: 1 },
+            me: Peer { node: NodeId::STATE_SERVER, incarnation: 1 },
             fabric: hosts::fabric(),
             kinds: indexes.chain(gauges.map(Kind::Gauge)).collect(),
             pages,
@@ -88,12 +87,12 @@ impl Servers {
             memory: 1,
             is_first: true,
             tick: TICK,
-            listener: manager_of(WITNESS as u16),
+            listener: NodeId::manager(WITNESS as u16),
             report_interval: 50 * MILLISECOND,
             heartbeat: 20 * MILLISECOND,
         };
         let of_number = |number: u16| {
-            let me = Peer { node: state_server_node(number), ..config.me };
+            let me = Peer { node: NodeId::state_server(number), ..config.me };
             let kinds = if number == 0 { config.kinds.clone() } else { Vec::new() };
             let config = StateServerConfig { me, kinds, ..config.clone() };
             ServerProcess { config, now: None, turn_at: u64::MAX, busy_until: 0 }
@@ -178,7 +177,7 @@ impl World {
 
     pub(super) fn server_process_receives(&mut self, peer: Peer, frame: &[u8]) {
         let now = self.local(peer.node);
-        let Some(number) = state_server_number(peer.node) else { return };
+        let Some(number) = peer.node.state_server_number() else { return };
         let Some(process) = self.server_process(number).filter(|process| process.config.me == peer)
         else {
             return;
@@ -190,7 +189,7 @@ impl World {
     }
 
     pub(super) fn turn_server(&mut self, number: u16) {
-        let node = state_server_node(number);
+        let node = NodeId::state_server(number);
         let (time, now, slowness) = (self.now, self.local(node), self.slowness(node));
         let Some(process) = self.server_process(number).filter(|process| time >= process.turn_at)
         else {

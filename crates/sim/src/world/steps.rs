@@ -7,13 +7,10 @@ use super::{BEGIN, Event, MICROSECOND, World};
 use crate::frames;
 use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};
 use crate::world::streams::{Lane, Of};
-use holdfast_node::address::{
-    COORDINATOR, FIRST_RUNTIME, NodeId, is_runtime, manager_of, state_server_node,
-    state_server_number,
-};
 use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 
 impl World {
     /// Takes the plan's next step between two events, if it is due.
@@ -60,7 +57,7 @@ impl World {
             _ => return,
         };
         let is_at_hub = |who: NodeId| {
-            !is_runtime(who) && who != COORDINATOR && state_server_number(who).is_none()
+            !who.is_runtime() && who != NodeId::COORDINATOR && who.state_server_number().is_none()
         };
         let is_first = is_sent && (is_outwards || who.is_some_and(is_at_hub));
         let is_last = !is_sent && (!is_outwards || who.is_some_and(is_at_hub));
@@ -158,9 +155,9 @@ impl World {
     pub(super) fn carry_out(&mut self, step: Step) -> bool {
         let node = match step.whom {
             Whom::Node(node) => Some(node),
-            Whom::Coordinator => Some(COORDINATOR),
-            Whom::StateServer(number) => Some(state_server_node(number)),
-            Whom::Host(number) => Some(manager_of(number)),
+            Whom::Coordinator => Some(NodeId::COORDINATOR),
+            Whom::StateServer(number) => Some(NodeId::state_server(number)),
+            Whom::Host(number) => Some(NodeId::manager(number)),
             whom => self.runtime(whom).map(|peer| peer.node),
         };
         let is_taken = match (step.whom, step.how) {
@@ -415,10 +412,5 @@ impl World {
             return;
         }
         self.say(format_args!("runtime {node} comes back into service"));
-    }
-
-    /// Node numbers of the runtimes.
-    pub(super) fn nodes(&self) -> core::ops::Range<NodeId> {
-        FIRST_RUNTIME..FIRST_RUNTIME + self.plan.runtimes
     }
 }

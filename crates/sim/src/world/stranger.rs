@@ -10,6 +10,7 @@ use core::num::NonZeroU64;
 use holdfast_node::channel::{Key, KeyRing};
 use holdfast_node::seal::{SealConfig, is_sealed};
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use holdfast_wire::header::ETHERTYPE_NSH;
 
 /// Packets that the stranger makes use of, of a thousand that a host takes in.
@@ -41,7 +42,8 @@ impl World {
         if self.healed || !is_sealed(frame) {
             return;
         }
-        let random = self.streams.of(Of::Stranger, Peer { node: at as u16, incarnation: 0 });
+        let random =
+            self.streams.of(Of::Stranger, Peer { node: NodeId::new(at as u16), incarnation: 0 });
         if !random.chance(INTEREST) {
             return;
         }

@@ -83,7 +83,8 @@ impl Streams {
                 Of::Fragments => 25,
                 Of::Starved => 26,
             };
-            let name = number << 48 | u64::from(peer.node) << 32 | u64::from(peer.incarnation);
+            let name =
+                number << 48 | u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation);
             Random::new(Random::new(seed).draw() ^ Random::new(name).draw())
         })
     }

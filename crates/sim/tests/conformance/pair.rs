@@ -5,7 +5,7 @@ use holdfast_nf::zerocopy::FromBytes;
 use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Admission, Epoch, Flows, Outbox, Peer, Protection, Slot, kind};
 use holdfast_sim::Preset;
-use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, MemoryPool, NodeId, Packet, PacketPool};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const LAYOUT: u64 = 0x1111_2222_3333_4444;
@@ -324,7 +324,7 @@ impl Pair {
 
     /// A pair with `flows` slots on each side.
     pub(crate) fn with(preset: Preset, flows: usize) -> Pair {
-        let peer = |at: u16| Peer { node: 16 + at, incarnation: 1 + u32::from(at) };
+        let peer = |at: u16| Peer { node: NodeId::runtime(at), incarnation: 1 + u32::from(at) };
         let mut sides = [0, 1].map(|at| Side::new(preset, peer(at), LAYOUT, flows));
         sides[0].set_peers(&[peer(1)]);
         sides[1].set_peers(&[peer(0)]);

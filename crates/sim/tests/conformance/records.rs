@@ -6,7 +6,7 @@ use crate::{require, runner};
 use holdfast_protection::flows::{Event, Life, flag};
 use holdfast_protection::{Epoch, Peer, kind};
 use holdfast_sim::{Fault, Planted, Preset, plant};
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::cell::Cell;
@@ -113,7 +113,11 @@ pub(crate) fn are_checked(preset: Preset) -> Result<(), String> {
     runner(512)
         .run(&(garbage, any::<bool>()), |((kind, body), known)| {
             let mut pair = after_a_talk(preset).map_err(TestCaseError::fail)?;
-            let from = if known { pair.sides[1].me } else { Peer { node: 99, incarnation: 9 } };
+            let from = if known {
+                pair.sides[1].me
+            } else {
+                Peer { node: NodeId::new(99), incarnation: 9 }
+            };
             let before = pair.sides[0].snapshot();
             let result = pair.sides[0].take_record(from, &Message { kind, body });
             pair.sides[0].check().map_err(TestCaseError::fail)?;
@@ -155,7 +159,7 @@ pub(crate) fn from_strangers(preset: Preset) -> Result<(), String> {
     let answers =
         history.iter().filter(|sent| matches!(sent.message.kind, kind::SAVED | kind::REFUSED));
     for Sent { message, .. } in answers {
-        refuse(&mut pair.sides[0], Peer { node: 40, incarnation: 1 }, message)?;
+        refuse(&mut pair.sides[0], Peer { node: NodeId::new(40), incarnation: 1 }, message)?;
     }
     pair.drain()?;
     let [first, second] = pair.sides;

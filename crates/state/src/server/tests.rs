@@ -2,8 +2,8 @@
 
 use super::*;
 
-const A: Peer = Peer { node: 16, incarnation: 1 };
-const B: Peer = Peer { node: 17, incarnation: 2 };
+const A: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const B: Peer = Peer { node: NodeId::new(17), incarnation: 2 };
 
 fn server() -> Server {
     let limits =
@@ -186,7 +186,7 @@ fn mistakes_are_refused() {
         say(&mut server, A, opcode, list, index).expect("it is heard");
         assert_eq!(told(&mut server, A), [format!("UpdateFailure {list}/{index}")], "{opcode:?}");
     }
-    let nobody = Peer { node: 18, incarnation: 1 };
+    let nobody = Peer { node: NodeId::new(18), incarnation: 1 };
     assert_eq!(say(&mut server, nobody, Opcode::IndexRequest, 0, 1), Err(Refused::Unknown));
     assert_eq!(server.apply(Input::Begun { with: A, arrived: 77 }), Err(Refused::OutOfStep));
     assert_eq!(say(&mut server, A, Opcode::Acknowledge, 1, 77), Err(Refused::OutOfStep));
@@ -213,7 +213,7 @@ fn what_is_not_remembered_is_nobodys_in_the_end() {
     let limits =
         Limits { size: 4, credit: 4, lease: 0, rest: 0, unknown_rest: 0, patience: 5, step: 1 };
     let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
-    let dead = Peer { node: 18, incarnation: 9 };
+    let dead = Peer { node: NodeId::new(18), incarnation: 9 };
     for peer in [A, B] {
         server.apply(Input::Joined(peer)).expect("there is room");
         server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
@@ -346,7 +346,7 @@ fn whatever_is_due_is_asked_about() {
 #[test]
 fn a_death_meanwhile_begins_it_again() {
     let mut server = server();
-    let c = Peer { node: 18, incarnation: 3 };
+    let c = Peer { node: NodeId::new(18), incarnation: 3 };
     server.apply(Input::Joined(c)).expect("there is room");
     server.apply(Input::Recovered(A)).expect("it is dead");
     server.apply(Input::Dead(c)).expect("it lived");
@@ -368,7 +368,10 @@ fn a_death_meanwhile_begins_it_again() {
 #[test]
 fn what_has_been_claimed_is_not_let_go() {
     let mut server = server();
-    let (c, d) = (Peer { node: 18, incarnation: 3 }, Peer { node: 19, incarnation: 3 });
+    let (c, d) = (
+        Peer { node: NodeId::new(18), incarnation: 3 },
+        Peer { node: NodeId::new(19), incarnation: 3 },
+    );
     for peer in [c, d] {
         server.apply(Input::Joined(peer)).expect("there is room");
         server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");

@@ -3,7 +3,7 @@
 
 use holdfast_nf::shared::{Lease, Part, PoolBackend, RequestPool};
 use holdfast_state::{Client, Form, Heard, Input, Kind, Limits, Message, Opcode, Primary, Server};
-use holdfast_wire::Peer;
+use holdfast_wire::{NodeId, Peer};
 use proptest::prelude::*;
 
 const SIZES: [u32; 3] = [5, 1, 70];
@@ -27,7 +27,7 @@ fn kinds() -> Vec<Kind> {
 
 fn peer() -> impl Strategy<Value = Peer> {
     (prop_oneof![4 => 16u16..19, 1 => any::<u16>()], prop_oneof![4 => 1u32..4, 1 => any::<u32>()])
-        .prop_map(|(node, incarnation)| Peer { node, incarnation })
+        .prop_map(|(node, incarnation)| Peer { node: NodeId::new(node), incarnation })
 }
 
 fn opcode() -> impl Strategy<Value = Opcode> {

@@ -7,8 +7,8 @@
 use crate::random::Random;
 use holdfast_nf::shared::{Counters, Lease, Part, PoolBackend, RequestPool};
 use holdfast_state::{Client, Heard, Input, Kind, Limits, Message, Primary, Server};
-use holdfast_wire::Peer;
 use holdfast_wire::fault::{Fault, Planted, is_planted, plant};
+use holdfast_wire::{NodeId, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const LIST: u32 = 0;
@@ -139,11 +139,11 @@ impl World {
             moves_much: seed.is_multiple_of(2),
             trace: is_traced.then(Vec::new),
         };
-        (0..2 + world.random.below(3)).for_each(|node| world.begin(node as u16));
+        (0..2 + world.random.below(3)).for_each(|node| world.begin(NodeId::new(node as u16)));
         world
     }
 
-    fn begin(&mut self, node: u16) {
+    fn begin(&mut self, node: NodeId) {
         self.incarnation += 1;
         let peer = Peer { node, incarnation: self.incarnation };
         self.apply(Input::Joined(peer));

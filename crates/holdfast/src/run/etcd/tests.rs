@@ -8,12 +8,12 @@ use crate::config::Etcd;
 use crate::run::store::LogStore;
 use holdfast_lab::etcd::{Certificates, Etcd as Server};
 use holdfast_lab::{Interrupt, until};
-use holdfast_node::address::COORDINATOR;
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{
     ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Record,
 };
 use holdfast_protection::Peer;
+use holdfast_wire::NodeId;
 use proptest::prelude::*;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -194,7 +194,7 @@ fn a_write_that_comes_twice_has_its_effect_once() {
 
 fn coordinator_config(incarnation: u32) -> CoordinatorConfig {
     CoordinatorConfig {
-        me: Peer { node: COORDINATOR, incarnation },
+        me: Peer { node: NodeId::COORDINATOR, incarnation },
         hosts: HostsConfig::one(),
         clusters: ClusterConfig::only(3, 1, true),
         rules: Vec::new(),

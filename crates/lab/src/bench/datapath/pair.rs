@@ -4,7 +4,6 @@
 use super::runtime::{ME, OTHER, Runs, SEED, Sink, ToRuntime, missing, runtime};
 use super::{BURST, PlaysOnce};
 use holdfast_nf::{Chain, SharedField};
-use holdfast_node::address::{COORDINATOR, MANAGER, STATE_SERVER, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::Runtime;
@@ -12,7 +11,7 @@ use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Peer, Protection};
 use holdfast_state::{Kind, Limits, SERVER_CREDIT};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
@@ -23,7 +22,7 @@ use std::time::{Duration, Instant};
 const UNDER_WAY: usize = 4096;
 /// Buffers of each side.
 const BUFFERS: usize = UNDER_WAY * 4;
-pub(in crate::bench) const SERVER: Peer = Peer { node: STATE_SERVER, incarnation: 1 };
+pub(in crate::bench) const SERVER: Peer = Peer { node: NodeId::STATE_SERVER, incarnation: 1 };
 
 /// Time between two ticks of the server, ns.
 const TICK: u64 = 1_000_000;
@@ -118,7 +117,7 @@ pub(in crate::bench) fn server(
         memory: 1,
         is_first: true,
         tick: TICK,
-        listener: MANAGER,
+        listener: NodeId::MANAGER,
         report_interval: 1_000_000_000,
         heartbeat: 1_000_000_000,
     });
@@ -284,7 +283,7 @@ impl<const L: usize> Pair<L> {
     fn exchange(&mut self) {
         let mut bundle = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BURST * 4));
         for packet in self.tx.drain(..) {
-            if packet.bytes().first_chunk().and_then(node_of) == Some(self.other.node) {
+            if packet.bytes().first_chunk().and_then(NodeId::of_mac) == Some(self.other.node) {
                 self.exchanged += packet.len() as u64;
                 bundle.push(packet);
             } else {
@@ -309,7 +308,7 @@ impl<const L: usize> Pair<L> {
             let Ok(mut back) = next else { break };
             self.bundles -= 1;
             for packet in back.drain(..) {
-                if packet.bytes().first_chunk().and_then(node_of) == Some(ME.node) {
+                if packet.bytes().first_chunk().and_then(NodeId::of_mac) == Some(ME.node) {
                     self.exchanged += packet.len() as u64;
                     self.rx.push(packet);
                 } else {
@@ -358,7 +357,7 @@ pub(in crate::bench) fn introduce(
     pool: &mut MemoryPool,
 ) -> Vec<Packet> {
     let mut coordinator =
-        Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+        Fabric::new(Peer { node: NodeId::COORDINATOR, incarnation: 1 }, FabricConfig::default());
     coordinator.set_peer(me);
     let member = |peer: &Peer| Member {
         node: peer.node,
@@ -386,7 +385,7 @@ pub(in crate::bench) fn introduce(
         }
         node.turn(&mut rx, &mut tx, pool, 1);
         for packet in tx.drain(..) {
-            if packet.bytes().starts_with(&mac_of(COORDINATOR)) {
+            if packet.bytes().starts_with(&NodeId::COORDINATOR.mac()) {
                 let _ = coordinator.handle_frame(packet.bytes(), 1);
                 pool.put(packet);
             } else {

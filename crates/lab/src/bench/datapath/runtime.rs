@@ -5,18 +5,17 @@ use super::super::churn::Churn;
 use super::super::traffic::{self, Player};
 use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
-use holdfast_node::address::{FIRST_RUNTIME, SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Plan as Preset, Protection};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 use std::ops::Range;
 use std::time::Instant;
 
-pub(super) const ME: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
-pub(super) const OTHER: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
+pub(super) const ME: Peer = Peer { node: NodeId::FIRST_RUNTIME, incarnation: 1 };
+pub(super) const OTHER: Peer = Peer { node: NodeId::runtime(1), incarnation: 1 };
 
 /// Seed of the hash of flow keys.
 pub(super) const SEED: u64 = 7;
@@ -37,7 +36,7 @@ pub(in crate::bench) fn runtime(
     };
     let mut runtime = Runtime::new(
         config,
-        vec![ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain, protection }],
+        vec![ChainSpec { name: "bench".to_owned(), switch: NodeId::SWITCH, chain, protection }],
     );
     runtime.visit_pools(|_, pool| grant_all(pool));
     runtime
@@ -207,7 +206,7 @@ fn encapsulate(packet: &mut Packet, to: Peer, stamp: u64, epoch: u32, flags: u8)
     packet.meta.commit = epoch;
     packet.meta.flags = flags;
     let outer =
-        Outer { destination: mac_of_life(to), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        Outer { destination: to.mac(), source: NodeId::SWITCH.mac(), index: index::TO_RUNTIME };
     let fits = nsh::encapsulate(packet, outer);
     debug_assert!(fits);
 }

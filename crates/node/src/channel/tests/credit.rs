@@ -150,7 +150,7 @@ fn the_newest_word_on_room_counts() {
 #[test]
 fn a_talkative_channel_does_not_silence_the_others() {
     let mut a = Fabric::new(A, FabricConfig::default());
-    let quiet = Peer { node: 18, incarnation: 1 };
+    let quiet = Peer { node: NodeId::new(18), incarnation: 1 };
     a.set_peer(B);
     a.set_peer(quiet);
     for _ in 0..20 {

@@ -164,7 +164,11 @@ fn everybody_who_asks_at_once_is_answered_at_once() {
             let mut one = endpoint(A, config, ring.as_ref());
             let mut others: Vec<Fabric> = (100..100 + ASKING)
                 .map(|node| {
-                    endpoint(Peer { node, incarnation: 1 }, FabricConfig::default(), ring.as_ref())
+                    endpoint(
+                        Peer { node: NodeId::new(node), incarnation: 1 },
+                        FabricConfig::default(),
+                        ring.as_ref(),
+                    )
                 })
                 .collect();
             for other in &mut others {

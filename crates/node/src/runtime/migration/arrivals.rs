@@ -260,7 +260,7 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
         if found.is_reply || ours.life() != Life::Copy {
             return None;
         }
-        let is_its = (ours.peer, ours.peer_incarnation) == (from.node, from.incarnation);
+        let is_its = ours.holder() == from;
         if ours.epoch == claim.epoch() && is_its && ours.reply == reply {
             lane.flows.step(found.slot, Event::Announce);
             return Some(found.slot);

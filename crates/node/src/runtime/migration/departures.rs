@@ -5,12 +5,11 @@ use super::super::recovery::Recoveries;
 use super::super::{Lane, Shared, telling};
 use super::orders::{Order, Stayed};
 use super::{Migrations, Parts};
-use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, RouteInfo, kind};
 use holdfast_protection::flows::{Event, Life};
 use holdfast_protection::{Epoch, Peer, Slot};
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, NodeId};
 use zerocopy::IntoBytes;
 
 /// Batches under way at a time.

@@ -34,14 +34,13 @@ mod orders;
 
 use super::recovery::Recoveries;
 use super::{Lane, Shared};
-use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Control, kind};
 use arrivals::Arrivals;
 use departures::Departure;
 use holdfast_protection::Peer;
-use holdfast_wire::DropReason;
 use holdfast_wire::selector::Selector;
+use holdfast_wire::{DropReason, NodeId};
 use orders::{Order, tell};
 
 /// Flows in one batch: their claims fit one record.

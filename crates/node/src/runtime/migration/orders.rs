@@ -3,11 +3,11 @@
 use super::super::Lane;
 use super::BATCH;
 use super::departures::{Departing, Stage};
-use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::Control;
 use holdfast_protection::flows::Life;
 use holdfast_protection::{Peer, Slot};
+use holdfast_wire::NodeId;
 use holdfast_wire::selector::Selector;
 
 /// Interval between two reports on an order's progress, ns.

@@ -3,6 +3,7 @@
 
 use super::world::{HOSTS, World};
 use holdfast_node::message::{MemberState, Order, Refusal};
+use holdfast_wire::NodeId;
 
 /// Checks that at least `lost` failures have been recovered from, each within ten
 /// seconds.
@@ -120,7 +121,8 @@ fn nobody_leads_for_a_while() {
     let mut world = World::of_equals(1);
     assert_eq!(world.send(0, 40), 40);
     world.end_coordinator(1);
-    let unheard = world.hosts[0].hub.manager.order(Order::Drain { node: 17, force: false });
+    let unheard =
+        world.hosts[0].hub.manager.order(Order::Drain { node: NodeId::new(17), force: false });
     world.pass(5000);
     assert_eq!(world.hosts[0].hub.manager.take_answer(unheard), None);
     assert_eq!((world.serving(), world.send(0, 60)), (vec![0], 60));
@@ -131,14 +133,14 @@ fn nobody_leads_for_a_while() {
     world.check_safe("the next one leads");
     let manager = &mut world.hosts[0].hub.manager;
     assert_eq!(manager.take_answer(unheard), Some(Err(Refusal::Away)));
-    let heard = manager.order(Order::Drain { node: 18, force: false });
+    let heard = manager.order(Order::Drain { node: NodeId::new(18), force: false });
     world.pass(100);
     assert!(matches!(world.hosts[0].hub.manager.take_answer(heard), Some(Ok(_))));
     let drained: Vec<u16> = world
         .coordinator()
         .status()
         .filter(|runtime| runtime.is_drained)
-        .map(|runtime| runtime.member.node)
+        .map(|runtime| runtime.member.node.get())
         .collect();
     assert_eq!(drained, [18]);
 }

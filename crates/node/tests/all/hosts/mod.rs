@@ -8,6 +8,7 @@ mod world;
 
 use holdfast_node::message::{MemberState, Protected};
 use holdfast_protection::{Peer, Plan};
+use holdfast_wire::NodeId;
 use world::{HOSTS, MILLISECOND, WITNESS, World};
 
 /// The host that serves dies with all its processes. The other begins to serve, and every
@@ -175,7 +176,7 @@ fn replicas_lie_on_the_other_host() {
     assert_eq!(world.send(0, 40), 40);
     let hosts_of = |world: &mut World| -> Vec<(u16, u16)> {
         let status: Vec<_> = world.coordinator().status().map(|runtime| runtime.member).collect();
-        let host = |node: u16| {
+        let host = |node: NodeId| {
             status.iter().find(|member| member.node == node).map_or(99, |member| member.host)
         };
         let mut pairs = Vec::new();
@@ -185,7 +186,8 @@ fn replicas_lie_on_the_other_host() {
                 let owned = flows
                     .iter()
                     .filter(|(_, header)| header.life() == holdfast_protection::flows::Life::Owned);
-                pairs.extend(owned.map(|(_, header)| (host(peer.node), host(header.peer))));
+                pairs
+                    .extend(owned.map(|(_, header)| (host(peer.node), host(header.holder().node))));
             }
         }
         pairs

@@ -2,7 +2,6 @@
 //! them.
 
 use crate::spot::{datagram_from, forwarding};
-use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
 use holdfast_node::channel::{FabricConfig, Overheard};
 use holdfast_node::coordinator::{
     ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record, SwitchPlace,
@@ -16,7 +15,7 @@ use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::index;
-use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{FlowKey, MemoryPool, NodeId, Packet, PacketPool};
 use std::collections::BTreeMap;
 
 pub(crate) const MILLISECOND: u64 = 1_000_000;
@@ -67,7 +66,7 @@ pub(crate) struct World {
 
 fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
     Switch::new(SwitchConfig {
-        me: Peer { node: switch_node(number), incarnation },
+        me: Peer { node: NodeId::switch(number), incarnation },
         number: incarnation as u8,
         flows: 256,
         limits: SourceLimits::default(),
@@ -82,12 +81,12 @@ fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
 
 /// A runtime with one chain per switch.
 fn runtime(me: Peer, plan: Plan, switches: u16) -> Runtime {
-    forwarding(me, 10 * MILLISECOND, plan, (0..switches).map(switch_node))
+    forwarding(me, 10 * MILLISECOND, plan, (0..switches).map(NodeId::switch))
 }
 
 impl Host {
     fn new(number: usize, switches: u16, incarnation: u32, clock: u64, now: u64) -> Host {
-        let me = Peer { node: manager_of(number as u16), incarnation };
+        let me = Peer { node: NodeId::manager(number as u16), incarnation };
         let mut hub = Hub::new(
             (0..switches).map(|number| switch(number, 0, false)).collect(),
             Manager::new(me, FabricConfig::default()),
@@ -130,7 +129,7 @@ impl World {
     fn of<const N: usize>(serving: [usize; N], leader: usize, plan: Plan, switches: u16) -> World {
         let serves = |at: usize| serving.contains(&at);
         let config = CoordinatorConfig {
-            me: Peer { node: COORDINATOR, incarnation: 1 },
+            me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             clusters: ClusterConfig::only(2 * N as u16, switches, true),
             hosts: HostsConfig {
                 hosts: (0..HOSTS)
@@ -155,7 +154,7 @@ impl World {
             pools: Vec::new(),
             state_servers: 0,
             layouts: vec![
-                runtime(Peer { node: 99, incarnation: 1 }, plan, 1)
+                runtime(Peer { node: NodeId::new(99), incarnation: 1 }, plan, 1)
                     .flows(0)
                     .expect("a chain")
                     .layout();
@@ -300,7 +299,7 @@ impl World {
                 match runtimes.get_mut(&peer) {
                     Some((_, rx)) => rx.push(packet),
                     None => {
-                        if peer.node == COORDINATOR {
+                        if peer.node == NodeId::COORDINATOR {
                             told.push((peer, packet.bytes().to_vec()));
                         }
                         self.pool.put(packet);

@@ -3,8 +3,8 @@
 //! with the next words.
 
 use crate::random::Random;
-use holdfast_node::address::{NodeId, STATE_SERVER};
 use holdfast_node::state::transport::{Address, ControlTransport, Lost, Transport};
+use holdfast_wire::NodeId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -47,7 +47,7 @@ impl Ways {
             is_calm: false,
             carried: 0,
         };
-        Ways { me: STATE_SERVER, between: Rc::new(RefCell::new(between)) }
+        Ways { me: NodeId::STATE_SERVER, between: Rc::new(RefCell::new(between)) }
     }
 
     /// Another node's side, in a new incarnation of it.
@@ -133,7 +133,7 @@ impl ControlTransport for Ways {
             return Err(Lost);
         }
         let end = between.ends.get_mut(&(self.me, node)).ok_or(Lost)?;
-        end.other = Some(((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])), number));
+        end.other = Some(((NodeId::from_be_bytes([a, b]), NodeId::from_be_bytes([c, d])), number));
         Ok(())
     }
 

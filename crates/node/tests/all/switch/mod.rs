@@ -4,7 +4,6 @@ mod next_life;
 mod replies;
 mod sources;
 
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::ClaimFlag::{self, Keyed};
 use holdfast_node::message::{
@@ -15,15 +14,15 @@ use holdfast_node::switch::{Doubt, Route, SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
-use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, MemoryPool, NodeId, Packet, PacketPool};
 use zerocopy::IntoBytes;
 
 const SECOND: u64 = 1_000_000_000;
 const PATIENCE: u64 = 3 * SECOND;
-const X: Peer = Peer { node: 16, incarnation: 1 };
-const Y: Peer = Peer { node: 17, incarnation: 1 };
+const X: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const Y: Peer = Peer { node: NodeId::new(17), incarnation: 1 };
 /// A runtime without an endpoint in the test.
-const Z: Peer = Peer { node: 18, incarnation: 1 };
+const Z: Peer = Peer { node: NodeId::new(18), incarnation: 1 };
 
 /// A UDP datagram from port `from` of the inside, or the reply to it.
 fn datagram(from: u16, is_reply: bool) -> Vec<u8> {
@@ -75,7 +74,7 @@ impl Bench {
     }
 
     fn life_limited(incarnation: u32, logs: Vec<usize>, limits: SourceLimits) -> Bench {
-        let me = Peer { node: SWITCH, incarnation };
+        let me = Peer { node: NodeId::SWITCH, incarnation };
         let fabric = FabricConfig::default();
         let mut switch = Switch::new(SwitchConfig {
             me,
@@ -90,8 +89,8 @@ impl Bench {
             succeeds: incarnation > 1,
         });
         let peers = [
-            Peer { node: COORDINATOR, incarnation: 1 },
-            Peer { node: MANAGER, incarnation: 1 },
+            Peer { node: NodeId::COORDINATOR, incarnation: 1 },
+            Peer { node: NodeId::MANAGER, incarnation: 1 },
             X,
             Y,
         ];
@@ -116,7 +115,8 @@ impl Bench {
             cluster: 0,
             host: 0,
         });
-        self.peers[0].send_control(SWITCH, &Control::View { version, members: members.to_vec() });
+        self.peers[0]
+            .send_control(NodeId::SWITCH, &Control::View { version, members: members.to_vec() });
         self.exchange();
     }
 
@@ -130,13 +130,13 @@ impl Bench {
             host,
         };
         let members = running.iter().map(member).collect();
-        self.peers[0].send_control(SWITCH, &Control::View { version, members });
+        self.peers[0].send_control(NodeId::SWITCH, &Control::View { version, members });
         self.exchange();
     }
 
     fn sweep(&mut self, dead: Peer, is_over: bool) {
         let Peer { node, incarnation } = dead;
-        self.peers[0].send_control(SWITCH, &Control::Sweep { node, incarnation, is_over });
+        self.peers[0].send_control(NodeId::SWITCH, &Control::Sweep { node, incarnation, is_over });
         self.exchange();
     }
 
@@ -158,7 +158,7 @@ impl Bench {
     fn rules(&mut self, version: u64, rules: Vec<Rule>) {
         let limit = self.peers[0].max_record();
         for message in RuleSet::new(version, rules).messages(limit) {
-            self.peers[0].send_control(SWITCH, &message);
+            self.peers[0].send_control(NodeId::SWITCH, &message);
         }
         self.exchange();
     }
@@ -180,7 +180,7 @@ impl Bench {
             self.switch.fabric().poll_transmit(self.now, |frame| {
                 let peer = peers
                     .iter_mut()
-                    .find(|peer| frame[..6] == mac_of(peer.me().node))
+                    .find(|peer| frame[..6] == peer.me().node.mac())
                     .expect("a peer");
                 peer.handle_frame(frame, self.now).expect("a frame for the peer");
                 true
@@ -277,7 +277,7 @@ impl Bench {
 
     fn end(&mut self, by: Peer, from: u16, epoch: u32) {
         let ended = Ended { key: self.key(from, false).into(), epoch: epoch.into() };
-        self.runtime(by).send(SWITCH, kind::ENDED, ended.as_bytes()).expect("room");
+        self.runtime(by).send(NodeId::SWITCH, kind::ENDED, ended.as_bytes()).expect("room");
         self.exchange();
     }
 
@@ -308,7 +308,7 @@ impl Bench {
         let claim = self.of_replied(from, to, epoch, flag);
         let body = [7u32.to_be_bytes().as_slice(), claim.as_bytes()].concat();
         self.runtime(by).inbox.clear();
-        self.runtime(by).send(SWITCH, kind::CLAIM, &body).expect("room");
+        self.runtime(by).send(NodeId::SWITCH, kind::CLAIM, &body).expect("room");
         self.exchange();
         let inbox = &self.runtime(by).inbox;
         let (_, answer) = inbox
@@ -324,7 +324,7 @@ impl Bench {
     /// and its length.
     fn replay(&mut self, by: Peer, epoch: u32, count: u32) -> Vec<(bool, usize)> {
         let ask = Replay { epoch: epoch.into(), first: 0.into(), count: count.into() };
-        self.runtime(by).send(SWITCH, kind::REPLAY, ask.as_bytes()).expect("room");
+        self.runtime(by).send(NodeId::SWITCH, kind::REPLAY, ask.as_bytes()).expect("room");
         self.exchange();
         let mut came = Vec::new();
         for (to, mut packet) in self.out.drain(..) {
@@ -351,7 +351,7 @@ impl Bench {
 
     fn suspect(&mut self, by: Peer, stamps: &[u64]) {
         let body: Vec<u8> = stamps.iter().flat_map(|stamp| stamp.to_be_bytes()).collect();
-        self.runtime(by).send(SWITCH, kind::SUSPECT, &body).expect("room");
+        self.runtime(by).send(NodeId::SWITCH, kind::SUSPECT, &body).expect("room");
         self.exchange();
     }
 
@@ -518,9 +518,10 @@ fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     assert_eq!((bench.switch.lost_of(owner), bench.switch.lost_of(other)), (Some(4), None));
     assert_eq!(bench.unclaimed(), [(owner, 4)]);
     // The coordinator's next incarnation may know nothing of it.
-    let mut next = Fabric::new(Peer { node: COORDINATOR, incarnation: 2 }, FabricConfig::default());
+    let mut next =
+        Fabric::new(Peer { node: NodeId::COORDINATOR, incarnation: 2 }, FabricConfig::default());
     next.set_peer(bench.switch.me());
-    next.send_control(SWITCH, &Control::Account { handled: 0 });
+    next.send_control(NodeId::SWITCH, &Control::Account { handled: 0 });
     bench.switch.fabric().set_peer(next.me());
     bench.peers[0] = next;
     bench.exchange();
@@ -649,7 +650,7 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     bench.send(3);
     assert_eq!((bench.out.len(), bench.switch.held()), (0, 1));
     bench.peers[0].send_control(
-        SWITCH,
+        NodeId::SWITCH,
         &Control::Sweep { node: owner.node, incarnation: owner.incarnation, is_over: true },
     );
     bench.exchange();
@@ -684,13 +685,13 @@ fn a_full_runtime_gets_no_new_flows_for_a_moment() {
         bench.send(from);
     }
     bench.deliver();
-    bench.runtime(X).send(SWITCH, kind::FULL, &[]).expect("room");
+    bench.runtime(X).send(NodeId::SWITCH, kind::FULL, &[]).expect("room");
     bench.exchange();
     for from in 3..=10 {
         bench.send(from);
     }
     assert_eq!(bench.sent_to(), [Y; 8]);
-    bench.runtime(Y).send(SWITCH, kind::FULL, &[]).expect("room");
+    bench.runtime(Y).send(NodeId::SWITCH, kind::FULL, &[]).expect("room");
     bench.exchange();
     bench.send(11);
     assert_eq!(bench.sent_to(), [X], "both are full: the one with fewer flows");
@@ -740,7 +741,7 @@ fn a_packet_that_ends_two_runtimes_is_set_aside() {
     assert_eq!(bench.replay(heir, given.get(), 3), [(false, len), (true, len), (false, len)]);
     assert_eq!(bench.switch.take_set_aside(), []);
     // From another host the news comes as a message.
-    bench.suspect(Peer { node: MANAGER, incarnation: 1 }, &stamps[1..2]);
+    bench.suspect(Peer { node: NodeId::MANAGER, incarnation: 1 }, &stamps[1..2]);
     assert_eq!(bench.switch.drops().get(DropReason::Quarantined), 1);
     let aside = bench.switch.take_set_aside();
     assert_eq!(aside.len(), 1);
@@ -791,7 +792,7 @@ fn a_packet_on_which_functions_panic_twice_is_not_sent_again() {
     );
     assert!(bench.route(5).is_some_and(|route| route.owner == heir));
     let malformed = bench.switch.drops().get(DropReason::Malformed);
-    bench.runtime(heir).send(SWITCH, kind::SUSPECT, &[1, 2, 3]).expect("room");
+    bench.runtime(heir).send(NodeId::SWITCH, kind::SUSPECT, &[1, 2, 3]).expect("room");
     bench.exchange();
     assert_eq!(bench.switch.drops().get(DropReason::Malformed), malformed + 1);
 }

@@ -15,7 +15,8 @@ impl Bench {
 
     /// As [`Bench::introduce`], by a coordinator that remembers this epoch.
     fn remind(&mut self, running: &[Peer], dead: &[Peer], epoch: u32) {
-        self.peers[0].send_control(SWITCH, &Control::Recovering { dead: dead.to_vec(), epoch });
+        self.peers[0]
+            .send_control(NodeId::SWITCH, &Control::Recovering { dead: dead.to_vec(), epoch });
         self.view(running, 1);
         self.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
     }
@@ -57,14 +58,14 @@ impl Bench {
                 flagged(Claim::new(self.key(from, false), reply, Epoch::new(epoch), 0), flag);
             let info = RouteInfo {
                 claim,
-                node: owner.node.into(),
+                node: owner.node.get().into(),
                 incarnation: owner.incarnation.into(),
                 before: before.into(),
                 is_real: are_real.into(),
             };
             body.extend_from_slice(info.as_bytes());
         }
-        self.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
+        self.runtime(by).send(NodeId::SWITCH, kind::ROUTES, &body).expect("room");
         self.exchange();
     }
 }
@@ -125,7 +126,8 @@ fn what_waited_for_the_life_before_is_not_believed() {
     bench.view(&[X], 1);
     bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
     bench.view(&[X, Y], 2);
-    bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
+    bench.peers[0]
+        .send_control(NodeId::SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
     bench.view(&[X, Y], 2);
     bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
     bench.tell(X, &[(1, 40, None)], 41, true);
@@ -175,7 +177,8 @@ fn a_new_life_waits_for_recoveries() {
     bench.send(2);
     assert!(!bench.switch.is_whole());
     let Peer { node, incarnation } = Y;
-    bench.peers[0].send_control(SWITCH, &Control::Sweep { node, incarnation, is_over: true });
+    bench.peers[0]
+        .send_control(NodeId::SWITCH, &Control::Sweep { node, incarnation, is_over: true });
     bench.exchange();
     assert!(bench.switch.is_whole());
     assert_eq!(bench.sent_to(), [X], "now it is a new flow");
@@ -194,7 +197,7 @@ fn who_dies_while_telling_is_recovered_from() {
     bench.take(X, 1, 5);
     bench.take(X, 2, 6);
     bench.peers[0].send_control(
-        SWITCH,
+        NodeId::SWITCH,
         &Control::Sweep { node: Y.node, incarnation: Y.incarnation, is_over: true },
     );
     bench.exchange();
@@ -241,7 +244,7 @@ fn routes_that_nobody_asked_for_are_refused() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X, Y], &[]);
     for body in [&[][..], &[1], &[1, 0, 0, 0], &[1, 0, 0, 0, 5, 6]] {
-        bench.runtime(X).send(SWITCH, kind::ROUTES, body).expect("room");
+        bench.runtime(X).send(NodeId::SWITCH, kind::ROUTES, body).expect("room");
         bench.exchange();
     }
     assert!(bench.switch.is_empty() && !bench.switch.is_whole());
@@ -256,7 +259,8 @@ fn routes_that_nobody_asked_for_are_refused() {
 fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
     for newer_asks_first in [false, true] {
         let mut bench = Bench::life(2);
-        bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: vec![Z], epoch: 0 });
+        bench.peers[0]
+            .send_control(NodeId::SWITCH, &Control::Recovering { dead: vec![Z], epoch: 0 });
         bench.members(&[(X, 0), (Y, 1)], 1);
         bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         for peer in [X, Y] {
@@ -339,7 +343,8 @@ fn a_new_life_counts_lost_flows_of_those_who_have_told() {
 #[test]
 fn a_new_life_counts_no_flows_of_those_it_has_not_heard_of() {
     let mut bench = Bench::life(2);
-    bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
+    bench.peers[0]
+        .send_control(NodeId::SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
     bench.members(&[], 1);
     bench.sweep(X, true);
     assert_eq!(

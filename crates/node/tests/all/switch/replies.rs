@@ -15,12 +15,12 @@ impl Bench {
         is_last: bool,
     ) {
         let claim = self.of_replied(from, to, epoch, flag);
-        let (node, incarnation) = (by.node.into(), by.incarnation.into());
+        let (node, incarnation) = (by.node.get().into(), by.incarnation.into());
         let info = RouteInfo { claim, node, incarnation, before: 0.into(), is_real: 1 };
         let body =
             [&[u8::from(is_last)][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()]
                 .concat();
-        self.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
+        self.runtime(by).send(NodeId::SWITCH, kind::ROUTES, &body).expect("room");
         self.exchange();
     }
 
@@ -251,7 +251,7 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
                 flagged(Claim::new(key, bench.key(3, true), Epoch::new(epoch_at_y), 0), at_y);
             let info = RouteInfo {
                 claim,
-                node: Y.node.into(),
+                node: Y.node.get().into(),
                 incarnation: Y.incarnation.into(),
                 before: 0.into(),
                 is_real: 1,
@@ -262,7 +262,7 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
                 if is_x {
                     bench.tell_replied(X, 1, 1, epoch_at_x, at_x, true);
                 } else {
-                    bench.runtime(Y).send(SWITCH, kind::ROUTES, &told).expect("room");
+                    bench.runtime(Y).send(NodeId::SWITCH, kind::ROUTES, &told).expect("room");
                     bench.exchange();
                 }
             }
@@ -391,7 +391,7 @@ fn packets_from_before_a_move_are_known_by_their_epochs() {
             claim.as_bytes(),
         ]
         .concat();
-        bench.runtime(route.owner).send(SWITCH, kind::MOVE, &body).expect("room");
+        bench.runtime(route.owner).send(NodeId::SWITCH, kind::MOVE, &body).expect("room");
         bench.exchange();
         assert_eq!(bench.route(from).map(|route| route.owner), Some(to));
     }

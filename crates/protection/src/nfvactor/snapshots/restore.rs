@@ -13,10 +13,10 @@
 use super::NfvActor;
 use crate::copies::is_newer;
 use crate::flows::{ActorHeader, Event, Life};
-use crate::numbers::{reached, split_block, split_u32};
+use crate::numbers::{is_no_later, reached, split_block, split_u32};
 use crate::{Flows, Outbox, Peer, Slot, kind};
-use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, NodeId};
 use zerocopy::FromBytes;
 
 /// How long a holder waits for the next incarnation to ask, or to take more, ns. A
@@ -43,7 +43,7 @@ struct Keeping {
 struct Serving {
     to: Peer,
     /// The last incarnation that is meant.
-    incarnation: u32,
+    dead: Peer,
     at: Slot,
     /// Number of the record that reported the end.
     said_all: Option<u32>,
@@ -76,18 +76,16 @@ fn known(now: u64) -> Option<u64> {
     (now > 0 || is_planted(Fault::TakesZeroForTime)).then_some(now)
 }
 
-fn is_of(header: &ActorHeader, node: u16, incarnation: u32) -> bool {
-    header.life() == Life::Copy
-        && header.peer == node
-        && reached(incarnation, header.peer_incarnation)
+fn is_of(header: &ActorHeader, dead: Peer) -> bool {
+    header.life() == Life::Copy && is_no_later(header.holder(), dead)
 }
 
 /// The holder of the flow's snapshot claims the flow.
-fn claim(flows: &mut Flows, slot: Slot, node: u16, out: &mut Outbox) {
+fn claim(flows: &mut Flows, slot: Slot, node: NodeId, out: &mut Outbox) {
     flows.step(slot, Event::Claim);
     // The flow has no snapshot elsewhere now.
     let header = flows.header_mut(slot);
-    (header.peer, header.peer_incarnation) = (0, 0);
+    header.set_holder(Peer::default());
     out.late_claims.push((node, slot));
 }
 
@@ -95,7 +93,7 @@ fn claim(flows: &mut Flows, slot: Slot, node: u16, out: &mut Outbox) {
 pub(super) fn take_back(
     flows: &mut Flows,
     slot: Slot,
-    node: u16,
+    node: NodeId,
     reason: DropReason,
     out: &mut Outbox,
 ) {
@@ -110,13 +108,10 @@ impl NfvActor {
     /// `dead` has failed: its snapshots here are kept, and no record of it is taken any
     /// more.
     pub(in crate::nfvactor) fn keep(&mut self, flows: &Flows, dead: Peer, out: &mut Outbox) {
-        let Peer { node, incarnation } = dead;
         self.close(dead, out);
-        self.snapshots.restoring.serving.retain(|serving| {
-            serving.to.node != node || !reached(incarnation, serving.to.incarnation)
-        });
+        self.snapshots.restoring.serving.retain(|serving| !is_no_later(serving.to, dead));
         if !self.snapshots.restoring.keeping.iter().any(|keeping| keeping.dead == dead)
-            && flows.iter().any(|(_, header)| is_of(header, node, incarnation))
+            && flows.iter().any(|(_, header)| is_of(header, dead))
         {
             self.snapshots.restoring.keeping.push(Keeping {
                 dead,
@@ -188,7 +183,7 @@ impl NfvActor {
         self.keep(flows, Peer { node: from.node, incarnation }, out);
         self.snapshots.restoring.serving.push(Serving {
             to: from,
-            incarnation,
+            dead: Peer { incarnation, ..from },
             at: 0,
             said_all: None,
             unknown_since: None,
@@ -207,7 +202,7 @@ impl NfvActor {
             while serving.at < end && sent < SERVE_SEND {
                 let slot = serving.at;
                 let header = flows.header(slot);
-                if is_of(header, to.node, serving.incarnation) {
+                if is_of(header, serving.dead) {
                     let number = link.numbers.next();
                     let parts: [&[u8]; 3] =
                         [&number.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)];
@@ -217,7 +212,8 @@ impl NfvActor {
                     }
                     link.note_sent(number, flows, slot, self.now, false);
                     let header = flows.header_mut(slot);
-                    (header.peer_incarnation, header.commit) = (to.incarnation, number);
+                    header.set_holder(to);
+                    header.commit = number;
                     sent += 1;
                 }
                 serving.at += 1;
@@ -237,7 +233,7 @@ impl NfvActor {
                 if out.send(
                     to,
                     kind::FETCHED,
-                    &[&number.to_be_bytes(), &serving.incarnation.to_be_bytes()],
+                    &[&number.to_be_bytes(), &serving.dead.incarnation.to_be_bytes()],
                 ) {
                     link.numbers.last = number;
                     serving.said_all = Some(number);
@@ -255,10 +251,7 @@ impl NfvActor {
             let is_done =
                 serving.to == to && serving.said_all.is_some_and(|number| reached(saved, number));
             if is_done {
-                keeping.retain(|kept| {
-                    kept.dead.node != to.node
-                        || !reached(serving.incarnation, kept.dead.incarnation)
-                });
+                keeping.retain(|kept| !is_no_later(kept.dead, serving.dead));
             }
             !is_done
         });
@@ -291,7 +284,7 @@ impl NfvActor {
                 return true;
             }
             for slot in 0..flows.reach() {
-                if is_of(flows.header(slot), keeping.dead.node, keeping.dead.incarnation) {
+                if is_of(flows.header(slot), keeping.dead) {
                     claim(flows, slot, keeping.dead.node, out);
                 }
             }
@@ -337,7 +330,7 @@ impl NfvActor {
         &mut self,
         flows: &mut Flows,
         from: Peer,
-        me: u16,
+        me: NodeId,
         block: &[u8],
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
@@ -368,7 +361,7 @@ impl NfvActor {
             return Err(DropReason::FlowTableFull);
         }
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+        header.set_holder(from);
         if let Some(link) = self.links.find(from) {
             link.copies += 1;
         }
@@ -423,9 +416,7 @@ impl NfvActor {
     /// The peer has failed: no snapshot comes from it.
     pub(in crate::nfvactor) fn forget_dead(&mut self, dead: Peer) {
         for fetching in &mut self.snapshots.restoring.fetching {
-            fetching.asked.retain(|peer| {
-                peer.node != dead.node || !reached(dead.incarnation, peer.incarnation)
-            });
+            fetching.asked.retain(|peer| !is_no_later(*peer, dead));
         }
         self.snapshots
             .restoring
@@ -445,20 +436,13 @@ impl NfvActor {
 
     /// True if a flow of `dead` is neither where it is to be served nor given up.
     pub(in crate::nfvactor) fn is_waiting_for(&self, dead: Peer) -> bool {
-        let is_earlier = |node: u16, incarnation: u32| {
-            node == dead.node && reached(incarnation, dead.incarnation)
-        };
-        self.snapshots
-            .restoring
-            .keeping
-            .iter()
-            .any(|keeping| is_earlier(keeping.dead.node, keeping.dead.incarnation))
+        self.snapshots.restoring.keeping.iter().any(|keeping| is_no_later(dead, keeping.dead))
             || self
                 .snapshots
                 .restoring
                 .serving
                 .iter()
-                .any(|serving| is_earlier(serving.to.node, serving.incarnation))
+                .any(|serving| is_no_later(dead, serving.dead))
             || self.snapshots.restoring.fetching.iter().any(|fetching| fetching.dead == dead)
     }
 

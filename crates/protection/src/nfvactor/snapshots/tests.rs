@@ -5,12 +5,12 @@ use super::*;
 use crate::flows::{Event, Life};
 use crate::plan::Plan;
 use crate::{Epoch, Protection, Slot, kind};
-use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
+use holdfast_wire::{FlowKey, MemoryPool, NodeId, PacketPool};
 
 const MILLISECOND: u64 = 1_000_000;
 const STATE_LEN: usize = 16;
 
-fn peer(node: u16, incarnation: u32) -> Peer {
+fn peer(node: NodeId, incarnation: u32) -> Peer {
     Peer { node, incarnation }
 }
 
@@ -127,14 +127,14 @@ fn talk(nodes: &mut [&mut Node], now: u64) {
 }
 
 fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
-    sent.iter().map(|(to, kind, _)| (to.node, *kind)).collect()
+    sent.iter().map(|(to, kind, _)| (to.node.get(), *kind)).collect()
 }
 
-const A: Peer = Peer { node: 16, incarnation: 1 };
-const B: Peer = Peer { node: 17, incarnation: 2 };
-const C: Peer = Peer { node: 18, incarnation: 3 };
+const A: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
+const B: Peer = Peer { node: NodeId::new(17), incarnation: 2 };
+const C: Peer = Peer { node: NodeId::new(18), incarnation: 3 };
 /// The next incarnation of A.
-const REBORN: Peer = Peer { node: 16, incarnation: 9 };
+const REBORN: Peer = Peer { node: NodeId::new(16), incarnation: 9 };
 
 /// Two runtimes that know each other.
 fn pair() -> (Node, Node) {
@@ -211,7 +211,9 @@ fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
     let safety = a.protection.safety(&a.flows);
     assert_eq!(safety.unprotected, 1);
     // Packets of this flow leave, and are counted.
-    let homeless = (0..4).find(|flow| a.flows.header(a.find(*flow).unwrap()).peer == 0).unwrap();
+    let homeless = (0..4)
+        .find(|flow| a.flows.header(a.find(*flow).unwrap()).holder() == Peer::default())
+        .unwrap();
     let before = a.out.released_unprotected;
     a.packet(homeless);
     assert_eq!(a.out.released_unprotected, before + 1);
@@ -354,7 +356,7 @@ fn what_nobody_fetches_is_claimed_by_who_has_it() {
     b.turn(MILLISECOND + PATIENCE - 1, 1 << 20);
     assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A));
     b.turn(MILLISECOND + PATIENCE, 1 << 20);
-    assert_eq!(b.out.late_claims.first().map(|(node, _)| *node), Some(16));
+    assert_eq!(b.out.late_claims.first().map(|(node, _)| *node), Some(NodeId::FIRST_RUNTIME));
     assert_eq!((b.claim(2), b.known(1)), (1, Some((1, Life::Owned))));
     assert!(!b.protection.is_recovering(A));
     b.set_peers(&[C, REBORN]);
@@ -373,7 +375,7 @@ fn a_second_restart_gets_what_the_first_had_fetched() {
     let (mut a, mut b) = pair();
     (0..4).for_each(|flow| a.packet(flow));
     talk(&mut [&mut a, &mut b], 1);
-    let second = peer(16, 8);
+    let second = peer(NodeId::new(16), 8);
     mourn(A, &mut [&mut b], &[second]);
     say(&mut reborn(second, &[A], &[B]), MILLISECOND, &mut [&mut b]);
     assert_eq!(count(&b.turn(MILLISECOND, 600), kind::RESTORED), 2);

@@ -1,13 +1,14 @@
 //! Several servers, each with its share of the flows.
 
 use super::*;
+use holdfast_wire::NodeId;
 
 const SERVERS: [Peer; 3] = [
-    Peer { node: 65534, incarnation: 1 },
-    Peer { node: 65533, incarnation: 4 },
-    Peer { node: 65532, incarnation: 2 },
+    Peer { node: NodeId::new(65534), incarnation: 1 },
+    Peer { node: NodeId::new(65533), incarnation: 4 },
+    Peer { node: NodeId::new(65532), incarnation: 2 },
 ];
-const NOBODY: Peer = Peer { node: 0, incarnation: 0 };
+const NOBODY: Peer = Peer { node: NodeId::NONE, incarnation: 0 };
 
 /// Runtimes, and servers that hear their records; the deaf server hears none.
 struct Divided {

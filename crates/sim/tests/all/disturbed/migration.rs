@@ -2,11 +2,12 @@
 
 use super::worlds::{MILLISECOND, at, check, scenario};
 use holdfast_sim::{Connection, How, Outcome, Plan, Preset, Step, Way, When, Whom, play};
+use holdfast_wire::NodeId;
 use std::collections::BTreeMap;
 
-const SOURCE: Whom = Whom::Node(16);
-const TARGET: Whom = Whom::Node(17);
-const OTHER: Whom = Whom::Node(18);
+const SOURCE: Whom = Whom::Node(NodeId::new(16));
+const TARGET: Whom = Whom::Node(NodeId::new(17));
+const OTHER: Whom = Whom::Node(NodeId::new(18));
 /// Time of the order, ms: every process runs, and every connection is under way.
 const ORDERED: u64 = 500;
 
@@ -18,7 +19,7 @@ fn plan(calm: bool) -> Plan {
         pause: (9 + number) * MILLISECOND,
         ..Connection::default()
     };
-    let steps = vec![at(ORDERED, SOURCE, How::Move(Some(17), 64))];
+    let steps = vec![at(ORDERED, SOURCE, How::Move(Some(NodeId::new(17)), 64))];
     Plan {
         connections: (0..6).map(connection).collect(),
         steps,
@@ -143,7 +144,7 @@ fn a_drain_of_a_slow_holder_keeps_the_order() {
                 pause: MILLISECOND,
                 ..Connection::default()
             };
-            let whom = Whom::Node(node);
+            let whom = Whom::Node(NodeId::new(node));
             let steps =
                 vec![at(500, whom, How::Slow(400, 900 * MILLISECOND)), at(522, whom, How::Drain)];
             let connections = (0..8).map(connection).collect();
