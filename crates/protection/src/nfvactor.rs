@@ -51,12 +51,12 @@ mod way;
 
 use crate::flows::{Event, flag};
 use crate::links::Links;
-use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
+use crate::numbers::{Inbounds, key_of, only_commit, split_refusal};
 use crate::parting::{self, Parting};
 use crate::plan::{Plan, Release};
 use crate::{
-    Admission, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies,
-    delta, kind,
+    Admission, Commit, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot,
+    copies, delta, kind,
 };
 use before::Before;
 use handed::Handed;
@@ -160,7 +160,7 @@ impl NfvActor {
     }
 
     /// Refuses a record of an owner, and notes that the owner must be told.
-    pub(crate) fn refuse(&mut self, from: Peer, number: u32, reason: DropReason) {
+    pub(crate) fn refuse(&mut self, from: Peer, number: Commit, reason: DropReason) {
         self.inbound.from(from).refuse(number, reason);
     }
 
@@ -189,7 +189,7 @@ impl NfvActor {
     }
 
     /// Takes the number of a record that an owner sent.
-    pub(crate) fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
+    pub(crate) fn take_commit(&mut self, from: Peer, commit: Commit) -> Result<(), DropReason> {
         let inbound = self.inbound.take(from, commit, self.links.life(from.node))?;
         inbound.more.forget_refusals(commit);
         Ok(())
@@ -227,14 +227,14 @@ impl NfvActor {
             is_for_holder: false,
         };
         if header.peer == 0 {
-            let latched = Latched { commit: 0, ..latched };
+            let latched = Latched { commit: Commit::NONE, ..latched };
             if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {
                 out.released_unprotected += 1;
                 out.release(latched.packet);
             }
             return;
         }
-        if header.commit == 0 {
+        if header.commit == Commit::NONE {
             // The state could not be sent, so the packet must not leave. The sender will
             // try again.
             out.dropped.push((latched.packet, DropReason::HeldOverflow));
@@ -326,7 +326,7 @@ impl NfvActor {
     fn handle_saved(
         &mut self,
         from: Peer,
-        commit: u32,
+        commit: Commit,
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         if let Some(result) = self.parting.handle_saved(from, commit) {
@@ -334,10 +334,10 @@ impl NfvActor {
         }
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
-        while let Some(sent) = link.under_way.pop_front_if(|sent| reached(commit, sent.number)) {
+        while let Some(sent) = link.under_way.pop_front_if(|sent| commit.has_reached(sent.number)) {
             self.unsaved.note_saved(&sent);
         }
-        if link.resync_mark.take_if(|mark| reached(commit, *mark)).is_some() {
+        if link.resync_mark.take_if(|mark| commit.has_reached(*mark)).is_some() {
             self.filling -= 1;
         }
         link.open_latch(&self.unsaved, out);
@@ -349,7 +349,7 @@ impl NfvActor {
         &mut self,
         flows: &mut Flows,
         from: Peer,
-        commit: u32,
+        commit: Commit,
         reason: DropReason,
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
@@ -403,7 +403,7 @@ impl NfvActor {
             }
             if header.commit == commit || is_pinned {
                 // The next holder to be asked may have room.
-                (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
+                (header.peer, header.peer_incarnation, header.commit) = (0, 0, Commit::NONE);
                 header.flags |= flag::UNPROTECTED;
                 if self.is_pinned && self.peers.get(self.next_peer) == Some(&from) {
                     self.next_peer = (self.next_peer + 1) % self.peers.len();
@@ -476,12 +476,12 @@ impl Protection for NfvActor {
             out.released_unprotected += u64::from(self.is_homeless(header));
             return self.pending.push((slot, packet));
         }
-        let is_sent = header.commit != 0
+        let is_sent = header.commit != Commit::NONE
             && header.flags & (flag::DIRTY | flag::UNPROTECTED | flag::WHOLE) == 0;
         let (commit, holder) =
             (header.commit, Peer { node: header.peer, incarnation: header.peer_incarnation });
         match self.links.find(holder).filter(|_| is_sent) {
-            Some(link) if reached(link.numbers.saved, commit) => out.release(packet),
+            Some(link) if link.numbers.has_saved(commit) => out.release(packet),
             Some(_) => self.pending.push((slot, packet)),
             None => self.commit(flows, slot, packet, false, out),
         }
@@ -586,22 +586,22 @@ impl Protection for NfvActor {
             }
             kind::DELTA => self.handle_delta(flows, from, body),
             kind::CHECK => self.handle_check(flows, from, body),
-            kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
+            kind::SAVED => self.handle_saved(from, only_commit(body)?, out),
             kind::PASSED => {
-                let commit = only_u32(body)?;
+                let commit = only_commit(body)?;
                 self.leaving.handle_passed(from, commit);
                 if self.parting.numbers(from).is_some() {
                     return Ok(());
                 }
                 let link = self.links.find(from).ok_or(DropReason::Fenced)?;
-                if !reached(link.numbers.last, commit) {
+                if !link.numbers.last.has_reached(commit) {
                     return Err(DropReason::Malformed);
                 }
-                if link.passed == 0 || reached(commit, link.passed) {
+                if link.passed == Commit::NONE || commit.has_reached(link.passed) {
                     link.passed = commit;
                     link.note_passed(&self.unsaved, out);
                 }
-                if link.marked.is_some_and(|(marked, _)| reached(commit, marked)) {
+                if link.marked.is_some_and(|(marked, _)| commit.has_reached(marked)) {
                     link.marked = None;
                 }
                 Ok(())
@@ -646,13 +646,10 @@ impl Protection for NfvActor {
             self.forget_dead(dead);
             return;
         }
-        let is_dead = |node: u16, incarnation: u32| {
-            node == dead.node && reached(dead.incarnation, incarnation)
-        };
         for slot in 0..flows.reach() {
             let header = flows.header(slot);
-            let is_copy = header.life().may_be_copy();
-            if is_copy && is_dead(header.peer, header.peer_incarnation) {
+            let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+            if header.life().may_be_copy() && dead.has_reached(owner) {
                 flows.step(slot, Event::Claim);
                 out.claims.push(slot);
             }
@@ -689,7 +686,7 @@ impl Protection for NfvActor {
         if !(has_snapshots && self.links.has(holder)) {
             (header.peer, header.peer_incarnation) = (0, 0);
         }
-        header.commit = 0;
+        header.commit = Commit::NONE;
         header.flags |= flag::UNPROTECTED;
         self.look_soon();
     }
@@ -710,20 +707,20 @@ impl Protection for NfvActor {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let Some(link) = self.links.find(holder) else { return true };
         // No packets wait behind a state that could not be sent.
-        if header.commit == 0 {
+        if header.commit == Commit::NONE {
             return true;
         }
         match release {
-            Release::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => {
+            Release::Auto if !link.numbers.has_saved(header.commit) || link.holds(slot) => {
                 return false;
             }
             Release::Auto | Release::Replica => {}
             Release::AtOnce => {
-                return reached(link.numbers.saved, header.commit) && !link.holds(slot);
+                return link.numbers.has_saved(header.commit) && !link.holds(slot);
             }
-            _ => return reached(link.numbers.saved, header.commit),
+            _ => return link.numbers.has_saved(header.commit),
         }
-        if link.passed != 0 && reached(link.passed, header.commit) {
+        if link.has_passed(header.commit) {
             return true;
         }
         if link.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_PATIENCE) {
@@ -733,7 +730,7 @@ impl Protection for NfvActor {
         false
     }
 
-    fn handle_mark(&mut self, from: Peer, commit: u32) {
+    fn handle_mark(&mut self, from: Peer, commit: Commit) {
         let inbound = self.inbound.from(from);
         // More than one mark is under way only if an answer is late.
         if !inbound.closed && inbound.more.marks.len() < 16 {
@@ -769,7 +766,8 @@ impl Protection for NfvActor {
         }
         flows.step(slot, Event::Keep);
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit) = (to.node, to.incarnation, 0);
+        (header.peer, header.peer_incarnation, header.commit) =
+            (to.node, to.incarnation, Commit::NONE);
         header.flags &= !(flag::UNPROTECTED | flag::DIRTY);
         true
     }
@@ -779,7 +777,7 @@ impl Protection for NfvActor {
         // The flow may have moved away from here before, and back.
         let header = flows.header_mut(slot);
         self.parting.came_back(slot, header);
-        header.commit = 0;
+        header.commit = Commit::NONE;
         if let Some(link) = link {
             // The previous owner has the same state: it is the replica now.
             link.copies += 1;

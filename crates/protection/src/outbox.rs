@@ -2,7 +2,7 @@
 //! afterwards.
 
 use crate::flows::Journal;
-use crate::{NodeIndex, Peer, Released, Slot};
+use crate::{Commit, NodeIndex, Peer, Released, Slot};
 use holdfast_wire::{DropReason, Packet};
 
 /// A record for the reliable channel to another runtime.
@@ -29,7 +29,7 @@ pub struct Outbox {
     pub handed: Vec<(Peer, Packet)>,
     /// Marks, each to follow all packets handed over to that runtime so far, with the
     /// highest commit among them.
-    pub marks: Vec<(Peer, u32)>,
+    pub marks: Vec<(Peer, Commit)>,
     /// Packets that end here.
     pub dropped: Vec<(Packet, DropReason)>,
     /// Flows whose route is to be asked for.

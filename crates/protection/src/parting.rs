@@ -17,8 +17,8 @@
 
 use crate::flows::ActorHeader;
 use crate::links::{Holder, Links};
-use crate::numbers::{Sent, reached};
-use crate::{Epoch, Flows, Outbox, Peer, Slot, kind};
+use crate::numbers::Sent;
+use crate::{Commit, Epoch, Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, VecDeque};
@@ -236,7 +236,7 @@ impl Parting {
     pub(crate) fn handle_saved(
         &mut self,
         from: Peer,
-        number: u32,
+        number: Commit,
     ) -> Option<Result<(), DropReason>> {
         self.numbers(from).map(|numbers| numbers.handle_saved(number))
     }
@@ -247,5 +247,6 @@ const LAST: Peer = Peer { node: u16::MAX, incarnation: u32::MAX };
 /// True if the holder has saved the last commit that the header names.
 pub(crate) fn is_saved<H: Holder>(links: &mut Links<H>, header: &ActorHeader) -> bool {
     let link = links.find(Peer { node: header.peer, incarnation: header.peer_incarnation });
-    header.commit != 0 && link.is_some_and(|link| reached(link.numbers().saved, header.commit))
+    header.commit != Commit::NONE
+        && link.is_some_and(|link| link.numbers().has_saved(header.commit))
 }

@@ -31,10 +31,10 @@ mod round;
 mod tests;
 
 use crate::flows::flag;
-use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
+use crate::numbers::{key_of, only_commit, split_commit, split_refusal};
 use crate::{
-    Admission, Detour, Epoch, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection, Safety,
-    Slot, kind,
+    Admission, Commit, Detour, Epoch, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection,
+    Safety, Slot, kind,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, Packet};
@@ -73,7 +73,7 @@ pub(crate) struct Reinforce {
     journals: Journals,
     /// Records under way when a log was lost, by holder. The copies there need that log
     /// until these records have been saved.
-    after_loss: Vec<(Peer, u32)>,
+    after_loss: Vec<(Peer, Commit)>,
     /// Set if the switch's log would outlive this runtime.
     is_log_safe: bool,
 }
@@ -100,7 +100,8 @@ impl Reinforce {
     #[inline]
     fn note(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool) {
         let header = flows.header(slot);
-        let has_copy = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
+        let has_copy =
+            header.commit != Commit::NONE && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
         let is_alike = !nondeterministic || is_planted(Fault::MissesNondeterminism);
         if has_copy && is_alike && self.is_log_safe && !self.rounds.covers(stamp) {
             self.batch.push(Input {
@@ -365,8 +366,8 @@ impl Protection for Reinforce {
             kind::INPUTS => self.handle_inputs(from, body),
             kind::REFUSED => self.handle_refused(flows, from, body, out),
             kind::COVERED => {
-                let (number, rest) = split_u32(body)?;
-                let covered = only_u32(rest)?;
+                let (number, rest) = split_commit(body)?;
+                let covered = only_commit(rest)?;
                 self.copies.take_commit(from, number)?;
                 self.journals.trim(from, covered);
                 Ok(())
@@ -416,7 +417,7 @@ impl Protection for Reinforce {
         self.batch.is_empty() && self.copies.has_drained(flows, slot, out)
     }
 
-    fn handle_mark(&mut self, from: Peer, commit: u32) {
+    fn handle_mark(&mut self, from: Peer, commit: Commit) {
         self.copies.handle_mark(from, commit);
     }
 

@@ -38,7 +38,7 @@ mod tests;
 use crate::flows::{ActorHeader, Event, Life, flag};
 use crate::plan::{Plan, Release};
 use crate::{
-    Admission, Epoch, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind,
+    Admission, Commit, Epoch, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -146,7 +146,8 @@ impl Rescue {
         // A new flow is written back at once, so that a failure does not lose even the
         // fact that it existed.
         let unsaved = self.unsaved[at];
-        if unsaved == self.plan.write_back_packets || unsaved == 1 && header.commit == 0 {
+        if unsaved == self.plan.write_back_packets || unsaved == 1 && header.commit == Commit::NONE
+        {
             self.due.push((slot, header.generation));
         }
     }
@@ -181,7 +182,7 @@ impl Rescue {
         for flow in due.drain(..) {
             // A flow that finds no room is unprotected from here on, and is sent again
             // like every unprotected flow.
-            if !is_put_off || flows.header(flow.0).commit == 0 {
+            if !is_put_off || flows.header(flow.0).commit == Commit::NONE {
                 self.write_back(flows, flow, out);
             }
         }
@@ -218,7 +219,7 @@ impl Rescue {
     fn is_at_server(&self, header: &ActorHeader) -> bool {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         self.shares.position(holder).is_some()
-            && header.commit != 0
+            && header.commit != Commit::NONE
             && header.flags & flag::UNPROTECTED == 0
     }
 
@@ -231,7 +232,7 @@ impl Rescue {
         // The holder is set although nothing was sent, so that the server is told if the
         // flow ends before it is written back.
         (header.peer, header.peer_incarnation, header.commit) =
-            (server.node, server.incarnation, 0);
+            (server.node, server.incarnation, Commit::NONE);
         header.flags = header.flags & !flag::DIRTY | flag::UNPROTECTED;
         self.copies.resynchronise_again();
     }

@@ -4,7 +4,7 @@
 use super::Runtime;
 use super::side::Side;
 use crate::address::{mac_of, mac_of_life, node_of};
-use holdfast_protection::{Epoch, Flows, Peer};
+use holdfast_protection::{Commit, Epoch, Flows, Peer};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
@@ -180,7 +180,7 @@ impl Runtime {
 /// Asks replicas which of the packets that were handed to them have arrived.
 #[inline(never)]
 fn send_marks(
-    marks: &mut Vec<(Peer, u32)>,
+    marks: &mut Vec<(Peer, Commit)>,
     chain: u16,
     me: [u8; 6],
     tx: &mut Vec<Packet>,
@@ -191,7 +191,7 @@ fn send_marks(
         let Some(mut mark) = pool.take() else { break };
         mark.meta.flags = Flags::OAM;
         mark.meta.chain = chain;
-        mark.meta.commit = commit;
+        mark.meta.commit = commit.get();
         let outer = Outer { destination: mac_of_life(to), source: me, index: index::MARK };
         if nsh::encapsulate(&mut mark, outer) {
             tx.push(mark);

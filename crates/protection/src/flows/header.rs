@@ -3,7 +3,7 @@
 use super::Life;
 use core::mem::offset_of;
 use holdfast_nf::Standing;
-use holdfast_wire::{Epoch, FlowKey};
+use holdfast_wire::{Commit, Epoch, FlowKey};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bits of [`ActorHeader::flags`].
@@ -72,8 +72,8 @@ pub struct ActorHeader {
     old_bytes: [u64; 2],
     /// Incarnation of `peer`.
     pub peer_incarnation: u32,
-    /// Number of the commit that carried the latest state.
-    pub commit: u32,
+    /// The commit that carried the latest state.
+    pub commit: Commit,
     /// Next in the timer wheel's list; [`NO_SLOT`] ends it. Local to the runtime.
     pub timer_next: u32,
     /// The one before in that list; [`NO_SLOT`] for the first. Local to the runtime.

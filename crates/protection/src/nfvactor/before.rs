@@ -1,7 +1,7 @@
 //! Blocks as they were before this batch: the state that their replicas have.
 
 use crate::flows::flag;
-use crate::{Flows, Slot};
+use crate::{Commit, Flows, Slot};
 
 /// A copy of each flow's block, as it was when the batch's first packet of the flow was
 /// admitted. Every batch uses the same memory again, so it stays in the nearest caches.
@@ -19,7 +19,7 @@ impl Before {
     #[inline]
     pub(super) fn note(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header_mut(slot);
-        let is_passed_over = header.commit == 0
+        let is_passed_over = header.commit == Commit::NONE
             || header.flags & (flag::TOUCHED | flag::WHOLE | flag::UNPROTECTED) != 0;
         if is_passed_over {
             return;

@@ -10,8 +10,7 @@
 use super::link::{Latched, Link};
 use super::{HELD_LIMIT, MARK_PATIENCE};
 use crate::flows::ActorHeader;
-use crate::numbers::reached;
-use crate::{Outbox, Peer, Slot};
+use crate::{Commit, Outbox, Peer, Slot};
 use holdfast_wire::DropReason;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 struct Left {
     peer: Peer,
     /// The latest commit of which the holder was handed a packet.
-    handed: u32,
+    handed: Commit,
     /// When the last mark was sent, ns.
     asked: Option<u64>,
 }
@@ -66,7 +65,10 @@ impl Leaving {
     pub(super) fn replace(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
         // Packets of a flow that still waits for an earlier holder have not been handed
         // to this one.
-        if header.commit != 0 && self.is_among(holder) && !self.is_behind(slot, header.generation) {
+        if header.commit != Commit::NONE
+            && self.is_among(holder)
+            && !self.is_behind(slot, header.generation)
+        {
             self.flows.insert(slot, (header.generation, holder));
         }
     }
@@ -100,7 +102,7 @@ impl Leaving {
     pub(super) fn refuse(
         &mut self,
         holder: Peer,
-        commit: u32,
+        commit: Commit,
         reason: DropReason,
         out: &mut Outbox,
     ) {
@@ -129,9 +131,9 @@ impl Leaving {
 
     /// A leaving holder reports that its packets up to this commit have left. False if
     /// this report was not waited for.
-    pub(super) fn handle_passed(&mut self, from: Peer, commit: u32) -> bool {
+    pub(super) fn handle_passed(&mut self, from: Peer, commit: Commit) -> bool {
         let before = self.holders.len();
-        self.holders.retain(|left| left.peer != from || !reached(commit, left.handed));
+        self.holders.retain(|left| left.peer != from || !commit.has_reached(left.handed));
         let is_over = self.holders.len() < before;
         if is_over {
             self.forget();

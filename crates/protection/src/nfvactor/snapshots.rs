@@ -27,7 +27,7 @@ use super::link::{Link, UnderWay};
 use super::{NfvActor, REFUSED_PAUSE};
 use crate::flows::{ActorHeader, Life, flag};
 use crate::plan::{Flow, Release};
-use crate::{Flows, Outbox, Peer};
+use crate::{Commit, Flows, Outbox, Peer};
 use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
 use restore::Restoring;
@@ -138,7 +138,7 @@ impl NfvActor {
             // If a newer snapshot is under way, that was refused too, and its refusal
             // comes later.
             life if life.is_owned() && header.commit == number => {
-                (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
+                (header.peer, header.peer_incarnation, header.commit) = (0, 0, Commit::NONE);
                 header.flags |= flag::UNPROTECTED;
                 if let Some(link) = self.links.find(from) {
                     link.copies = link.copies.saturating_sub(1);

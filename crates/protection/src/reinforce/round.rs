@@ -10,8 +10,7 @@
 //! commit.
 
 use crate::flows::flag;
-use crate::numbers::reached;
-use crate::{Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
+use crate::{Commit, Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
 
 /// States sent per flush: so few that the batch's inputs hardly wait behind them, but
 /// many if the log would otherwise fill up.
@@ -29,9 +28,9 @@ struct Round {
     flows: Vec<(Slot, u32)>,
     at: usize,
     /// By holder: the last record that it was sent before the round.
-    began: Vec<(Peer, u32)>,
+    began: Vec<(Peer, Commit)>,
     /// Once all states have been sent, by holder: the record that it must have saved.
-    sent: Option<Vec<(Peer, u32)>>,
+    sent: Option<Vec<(Peer, Commit)>>,
 }
 
 /// See the module.
@@ -145,7 +144,9 @@ impl Rounds {
             return;
         }
         for (peer, first) in &round.began {
-            let Some(link) = copies.links.find(*peer).filter(|_| *first != 0) else { continue };
+            let Some(link) = copies.links.find(*peer).filter(|_| *first != Commit::NONE) else {
+                continue;
+            };
             let number = link.numbers.next();
             // If there is no room, the next round reports it.
             if out.send(*peer, kind::COVERED, &[&number.to_be_bytes(), &first.to_be_bytes()]) {
@@ -159,15 +160,15 @@ impl Rounds {
 }
 
 /// True if a holder is still there and has not saved everything up to this record.
-pub(super) fn is_open(copies: &NfvActor, holder: Peer, last: u32) -> bool {
+pub(super) fn is_open(copies: &NfvActor, holder: Peer, last: Commit) -> bool {
     let link = copies.links.iter().find(|link| link.peer == holder);
     link.is_some_and(|link| {
-        last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, last))
+        last != Commit::NONE && !(link.numbers.has_answered() && link.numbers.has_saved(last))
     })
 }
 
 /// The last record that each holder has been sent so far.
-pub(super) fn last_sent(copies: &NfvActor) -> Vec<(Peer, u32)> {
+pub(super) fn last_sent(copies: &NfvActor) -> Vec<(Peer, Commit)> {
     copies.links.iter().map(|link| (link.peer, link.numbers.last)).collect()
 }
 

@@ -13,7 +13,7 @@
 use super::paging::ASKED;
 use super::records::{only_peer, peer_bytes, split_peer};
 use crate::flows::{ActorHeader, Found, Journal, Life};
-use crate::numbers::{key_of, reached, split_epoch, split_u32};
+use crate::numbers::{key_of, split_commit, split_epoch, split_u32};
 use crate::{Epoch, Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -106,7 +106,7 @@ pub struct Pages {
     /// Runtimes that may be given flows.
     able: Vec<Peer>,
     /// By node: the latest incarnation that has died.
-    buried: BTreeMap<u16, u32>,
+    buried: BTreeMap<u16, Peer>,
     now: u64,
     /// Scratch space.
     likely: Vec<Option<Found>>,
@@ -285,7 +285,7 @@ impl Pages {
     /// A flow is on its way to another runtime. If either of the two dies, the page here
     /// belongs to the other.
     fn handle_pass(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let (number, rest) = split_u32(body)?;
+        let (number, rest) = split_commit(body)?;
         let (old, rest) = split_epoch(rest)?;
         let (to, rest) = split_peer(rest)?;
         let (epoch, rest) = split_epoch(rest)?;
@@ -317,7 +317,7 @@ impl Pages {
     }
 
     fn is_buried(&self, peer: Peer) -> bool {
-        self.buried.get(&peer.node).is_some_and(|last| reached(*last, peer.incarnation))
+        self.buried.get(&peer.node).is_some_and(|last| last.has_reached(peer))
     }
 
     /// Gives the page to the flow's next owner.
@@ -383,11 +383,10 @@ impl Pages {
     /// Notes the death of a runtime and of all its earlier incarnations.
     pub fn bury(&mut self, dead: Peer) {
         self.copies.close(dead, &mut self.outbox);
-        let is_dead =
-            |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
-        let last = self.buried.entry(dead.node).or_insert(dead.incarnation);
-        if reached(dead.incarnation, *last) {
-            *last = dead.incarnation;
+        let is_dead = |peer: Peer| dead.has_reached(peer);
+        let last = self.buried.entry(dead.node).or_insert(dead);
+        if dead.has_reached(*last) {
+            *last = dead;
         }
         for recall in &mut self.recalls {
             recall.askers.retain(|asker| !is_dead(*asker));

@@ -14,8 +14,7 @@
 
 use super::shares::{Share, share_of_key};
 use crate::flows::{ActorHeader, Life, flag};
-use crate::numbers::reached;
-use crate::{Flows, Outbox, Peer, Slot, kind};
+use crate::{Commit, Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::FlowKey;
 use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
@@ -36,7 +35,7 @@ struct Candidate {
     version: u32,
     /// The share whose server has the flow, and counts the records.
     share: usize,
-    number: u32,
+    number: Commit,
 }
 
 struct Question {
@@ -224,7 +223,7 @@ impl Paging {
     fn let_go(&mut self, flows: &mut Flows, shares: &[Share]) {
         let is_careless = is_planted(Fault::EvictsUnsaved);
         let has_seen = |first: &Candidate| {
-            shares.get(first.share).is_some_and(|share| reached(share.saved, first.number))
+            shares.get(first.share).is_some_and(|share| share.saved.has_reached(first.number))
         };
         let may_go_now = |first: &&Candidate| has_seen(first) || is_careless;
         while let Some(candidate) = self.candidates.front().filter(may_go_now) {
@@ -278,7 +277,7 @@ impl Paging {
             header.life() == Life::Owned && header.flags & IN_HAND == 0 && header.parked == 0;
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let share = shares.iter().position(|share| share.server == Some(holder));
-        let share = share.filter(|_| header.commit != 0 && header.flags & UNKNOWN == 0);
+        let share = share.filter(|_| header.commit != Commit::NONE && header.flags & UNKNOWN == 0);
         share.or(is_planted(Fault::EvictsUnsaved).then_some(0)).filter(|_| is_idle)
     }
 

@@ -8,7 +8,7 @@ use super::Rescue;
 use super::shares::Share;
 use crate::flows::{ActorHeader, Event, Life};
 use crate::numbers::split_u32;
-use crate::{Flows, Outbox, Paged, Peer, Slot, copies, kind};
+use crate::{Commit, Flows, Outbox, Paged, Peer, Slot, copies, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
@@ -81,7 +81,7 @@ impl Rescue {
         }
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation, header.commit) =
-            (server.node, server.incarnation, 0);
+            (server.node, server.incarnation, Commit::NONE);
         Ok(found.is_none().then_some(slot))
     }
 

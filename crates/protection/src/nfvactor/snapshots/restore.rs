@@ -13,8 +13,8 @@
 use super::NfvActor;
 use crate::copies::is_newer;
 use crate::flows::{ActorHeader, Event, Life};
-use crate::numbers::{reached, split_block, split_u32};
-use crate::{Flows, Outbox, Peer, Slot, kind};
+use crate::numbers::{split_block, split_commit, split_u32};
+use crate::{Commit, Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
 use zerocopy::FromBytes;
@@ -43,10 +43,10 @@ struct Keeping {
 struct Serving {
     to: Peer,
     /// The last incarnation that is meant.
-    incarnation: u32,
+    dead: Peer,
     at: Slot,
     /// Number of the record that reported the end.
-    said_all: Option<u32>,
+    said_all: Option<Commit>,
     /// Since when nothing can be sent to the asker, ns: it is not known yet, or is
     /// leaving.
     unknown_since: Option<u64>,
@@ -76,10 +76,9 @@ fn known(now: u64) -> Option<u64> {
     (now > 0 || is_planted(Fault::TakesZeroForTime)).then_some(now)
 }
 
-fn is_of(header: &ActorHeader, node: u16, incarnation: u32) -> bool {
-    header.life() == Life::Copy
-        && header.peer == node
-        && reached(incarnation, header.peer_incarnation)
+fn is_of(header: &ActorHeader, dead: Peer) -> bool {
+    let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+    header.life() == Life::Copy && dead.has_reached(owner)
 }
 
 /// The holder of the flow's snapshot claims the flow.
@@ -110,13 +109,10 @@ impl NfvActor {
     /// `dead` has failed: its snapshots here are kept, and no record of it is taken any
     /// more.
     pub(in crate::nfvactor) fn keep(&mut self, flows: &Flows, dead: Peer, out: &mut Outbox) {
-        let Peer { node, incarnation } = dead;
         self.close(dead, out);
-        self.snapshots.restoring.serving.retain(|serving| {
-            serving.to.node != node || !reached(incarnation, serving.to.incarnation)
-        });
+        self.snapshots.restoring.serving.retain(|serving| !dead.has_reached(serving.to));
         if !self.snapshots.restoring.keeping.iter().any(|keeping| keeping.dead == dead)
-            && flows.iter().any(|(_, header)| is_of(header, node, incarnation))
+            && flows.iter().any(|(_, header)| is_of(header, dead))
         {
             self.snapshots.restoring.keeping.push(Keeping {
                 dead,
@@ -175,20 +171,18 @@ impl NfvActor {
         body: &[u8],
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
-        let (number, rest) = split_u32(body)?;
+        let (number, rest) = split_commit(body)?;
         let (incarnation, rest) = split_u32(rest)?;
-        if !rest.is_empty()
-            || incarnation == from.incarnation
-            || !reached(from.incarnation, incarnation)
-        {
+        let dead = Peer { node: from.node, incarnation };
+        if !rest.is_empty() || dead == from || !from.has_reached(dead) {
             return Err(DropReason::Malformed);
         }
         self.take_commit(from, number)?;
         // The request may arrive before the news of the predecessor's failure.
-        self.keep(flows, Peer { node: from.node, incarnation }, out);
+        self.keep(flows, dead, out);
         self.snapshots.restoring.serving.push(Serving {
             to: from,
-            incarnation,
+            dead,
             at: 0,
             said_all: None,
             unknown_since: None,
@@ -207,7 +201,7 @@ impl NfvActor {
             while serving.at < end && sent < SERVE_SEND {
                 let slot = serving.at;
                 let header = flows.header(slot);
-                if is_of(header, to.node, serving.incarnation) {
+                if is_of(header, serving.dead) {
                     let number = link.numbers.next();
                     let parts: [&[u8]; 3] =
                         [&number.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)];
@@ -237,7 +231,7 @@ impl NfvActor {
                 if out.send(
                     to,
                     kind::FETCHED,
-                    &[&number.to_be_bytes(), &serving.incarnation.to_be_bytes()],
+                    &[&number.to_be_bytes(), &serving.dead.incarnation.to_be_bytes()],
                 ) {
                     link.numbers.last = number;
                     serving.said_all = Some(number);
@@ -249,16 +243,13 @@ impl NfvActor {
     }
 
     /// The asker has saved or refused everything up to this record.
-    pub(in crate::nfvactor) fn finish_serving(&mut self, to: Peer, saved: u32) {
+    pub(in crate::nfvactor) fn finish_serving(&mut self, to: Peer, saved: Commit) {
         let keeping = &mut self.snapshots.restoring.keeping;
         self.snapshots.restoring.serving.retain(|serving| {
-            let is_done =
-                serving.to == to && serving.said_all.is_some_and(|number| reached(saved, number));
+            let is_done = serving.to == to
+                && serving.said_all.is_some_and(|number| saved.has_reached(number));
             if is_done {
-                keeping.retain(|kept| {
-                    kept.dead.node != to.node
-                        || !reached(serving.incarnation, kept.dead.incarnation)
-                });
+                keeping.retain(|kept| !serving.dead.has_reached(kept.dead));
             }
             !is_done
         });
@@ -291,7 +282,7 @@ impl NfvActor {
                 return true;
             }
             for slot in 0..flows.reach() {
-                if is_of(flows.header(slot), keeping.dead.node, keeping.dead.incarnation) {
+                if is_of(flows.header(slot), keeping.dead) {
                     claim(flows, slot, keeping.dead.node, out);
                 }
             }
@@ -384,7 +375,7 @@ impl NfvActor {
         from: Peer,
         body: &[u8],
     ) -> Result<(), DropReason> {
-        let (number, rest) = split_u32(body)?;
+        let (number, rest) = split_commit(body)?;
         let (incarnation, rest) = split_u32(rest)?;
         if !rest.is_empty() {
             return Err(DropReason::Malformed);
@@ -423,9 +414,7 @@ impl NfvActor {
     /// The peer has failed: no snapshot comes from it.
     pub(in crate::nfvactor) fn forget_dead(&mut self, dead: Peer) {
         for fetching in &mut self.snapshots.restoring.fetching {
-            fetching.asked.retain(|peer| {
-                peer.node != dead.node || !reached(dead.incarnation, peer.incarnation)
-            });
+            fetching.asked.retain(|peer| !dead.has_reached(*peer));
         }
         self.snapshots
             .restoring
@@ -445,20 +434,8 @@ impl NfvActor {
 
     /// True if a flow of `dead` is neither where it is to be served nor given up.
     pub(in crate::nfvactor) fn is_waiting_for(&self, dead: Peer) -> bool {
-        let is_earlier = |node: u16, incarnation: u32| {
-            node == dead.node && reached(incarnation, dead.incarnation)
-        };
-        self.snapshots
-            .restoring
-            .keeping
-            .iter()
-            .any(|keeping| is_earlier(keeping.dead.node, keeping.dead.incarnation))
-            || self
-                .snapshots
-                .restoring
-                .serving
-                .iter()
-                .any(|serving| is_earlier(serving.to.node, serving.incarnation))
+        self.snapshots.restoring.keeping.iter().any(|keeping| keeping.dead.has_reached(dead))
+            || self.snapshots.restoring.serving.iter().any(|serving| serving.dead.has_reached(dead))
             || self.snapshots.restoring.fetching.iter().any(|fetching| fetching.dead == dead)
     }
 
