@@ -25,7 +25,7 @@ mod released;
 pub mod rescue;
 
 pub use fence::Fence;
-pub use flows::{Flows, Slot};
+pub use flows::{FlowRef, Flows, Slot};
 pub use nodes::NodeIndex;
 pub use outbox::{Outbox, Record};
 pub use parts::{Logged, Paged};

@@ -217,11 +217,9 @@ impl NfvActor {
             out.release(packet);
             return;
         }
-        let (commit, generation) = (header.commit, header.generation);
         let latched = Latched {
-            commit,
-            slot,
-            generation,
+            commit: header.commit,
+            flow: header.reference(slot),
             packets: unsaved::packets(header),
             packet,
             is_for_holder: false,
@@ -259,9 +257,10 @@ impl NfvActor {
         let mut slots = BTreeSet::new();
         while let Some((holder, latched)) = self.leaving.poll() {
             let link = self.links.find(holder);
+            let slot = latched.flow.slot;
             // Later packets of a flow stay behind earlier ones, whichever holder each was
             // for.
-            match link.filter(|_| !slots.contains(&latched.slot)) {
+            match link.filter(|_| !slots.contains(&slot)) {
                 Some(link) => {
                     link.hold(latched, &self.unsaved, out);
                     // The commit may have been saved while the packet waited; no second
@@ -271,11 +270,10 @@ impl NfvActor {
                 None => {
                     // The packet's next holder is gone too: the packet goes with its
                     // flow, if the flow is still here.
-                    let header = flows.header(latched.slot);
-                    if header.generation == latched.generation && header.life().is_owned() {
-                        self.mark_dirty(flows, latched.slot);
-                        slots.insert(latched.slot);
-                        before.push((latched.slot, latched.packet));
+                    if flows.get_owned(latched.flow).is_some() {
+                        self.mark_dirty(flows, slot);
+                        slots.insert(slot);
+                        before.push((slot, latched.packet));
                     } else {
                         out.dropped.push((latched.packet, DropReason::LostInFailure));
                     }
@@ -362,10 +360,7 @@ impl NfvActor {
         // a flow that found no room goes on as without a protection.
         let is_let_go = self.unsaved.is_counted() && reason == DropReason::FlowTableFull;
         let is_its = |latched: &Latched| {
-            let is_of_flow = sent.is_some_and(|sent| {
-                (sent.slot, sent.generation) == (latched.slot, latched.generation)
-            });
-            (is_pinned || is_let_go) && is_of_flow
+            (is_pinned || is_let_go) && sent.is_some_and(|sent| sent.flow == latched.flow)
         };
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
@@ -385,10 +380,8 @@ impl NfvActor {
             return Ok(());
         }
         self.resync_again = true;
-        let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
-            let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
-            is_same
-                && header.life().is_owned()
+        let header = sent.and_then(|sent| flows.get_mut(sent.flow)).filter(|header| {
+            header.life().is_owned()
                 && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
         });
         if let Some(header) = header {
@@ -560,11 +553,10 @@ impl Protection for NfvActor {
         // Packets that waited for a runtime that is gone follow their flows to the next
         // replica, in order.
         for latched in lost.into_iter().flat_map(|link| link.latch) {
-            let header = flows.header(latched.slot);
-            if header.generation == latched.generation && header.life().is_owned() {
-                self.mark_dirty(flows, latched.slot);
+            if flows.get_owned(latched.flow).is_some() {
+                self.mark_dirty(flows, latched.flow.slot);
             }
-            self.pending.push((latched.slot, latched.packet));
+            self.pending.push((latched.flow.slot, latched.packet));
         }
     }
 
@@ -699,7 +691,7 @@ impl Protection for NfvActor {
         if header.flags & flag::DIRTY != 0 {
             return false;
         }
-        if self.leaving.is_behind(slot, header.generation) {
+        if self.leaving.is_behind(header.reference(slot)) {
             return false;
         }
         let now = self.now;

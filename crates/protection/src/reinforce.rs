@@ -33,8 +33,8 @@ mod tests;
 use crate::flows::flag;
 use crate::numbers::{key_of, only_commit, split_commit, split_refusal};
 use crate::{
-    Admission, Commit, Detour, Epoch, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection,
-    Safety, Slot, kind,
+    Admission, Commit, Detour, Epoch, FlowRef, Flows, Logged, NfvActor, Outbox, Peer, Plan,
+    Protection, Safety, Slot, kind,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, Packet};
@@ -46,8 +46,7 @@ const INPUTS_PER_RECORD: usize = 128;
 
 /// A packet that the chain has processed in this batch.
 struct Input {
-    slot: Slot,
-    generation: u32,
+    flow: FlowRef,
     epoch: Epoch,
     stamp: u64,
 }
@@ -67,7 +66,7 @@ pub(crate) struct Reinforce {
     copies: NfvActor,
     batch: Vec<Input>,
     /// Flows that are about to leave: their copies must be up to date.
-    leaving: Vec<(Slot, u32)>,
+    leaving: Vec<FlowRef>,
     drafts: Vec<Draft>,
     rounds: Rounds,
     journals: Journals,
@@ -104,12 +103,8 @@ impl Reinforce {
             header.commit != Commit::NONE && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
         let is_alike = !nondeterministic || is_planted(Fault::MissesNondeterminism);
         if has_copy && is_alike && self.is_log_safe && !self.rounds.covers(stamp) {
-            self.batch.push(Input {
-                slot,
-                generation: header.generation,
-                epoch: header.epoch,
-                stamp,
-            });
+            let (flow, epoch) = (header.reference(slot), header.epoch);
+            self.batch.push(Input { flow, epoch, stamp });
         } else {
             self.copies.mark_dirty(flows, slot);
         }
@@ -118,14 +113,10 @@ impl Reinforce {
     /// Sends the batch's inputs, except those of flows whose state is sent.
     fn send_inputs(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let mut batch = core::mem::take(&mut self.batch);
-        for Input { slot, generation, epoch, stamp } in batch.drain(..) {
-            let header = flows.header(slot);
-            if header.generation != generation
-                || !header.life().is_owned()
-                || header.flags & flag::DIRTY != 0
-            {
-                continue;
-            }
+        for Input { flow, epoch, stamp } in batch.drain(..) {
+            let slot = flow.slot;
+            let header = flows.get_owned(flow).filter(|header| header.flags & flag::DIRTY == 0);
+            let Some(header) = header else { continue };
             if header.epoch != epoch {
                 self.copies.mark_dirty(flows, slot);
                 continue;
@@ -238,9 +229,9 @@ impl Logged for Reinforce {
     }
 
     fn log_lost(&mut self, flows: &mut Flows) {
-        for Input { slot, generation, .. } in self.batch.drain(..) {
-            if flows.header(slot).generation == generation {
-                self.copies.mark_dirty(flows, slot);
+        for Input { flow, .. } in self.batch.drain(..) {
+            if flows.reference(flow.slot) == flow {
+                self.copies.mark_dirty(flows, flow.slot);
             }
         }
         self.rounds.forget();
@@ -324,13 +315,9 @@ impl Protection for Reinforce {
     }
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        for (slot, generation) in self.leaving.drain(..) {
-            let header = flows.header(slot);
-            if header.generation == generation
-                && header.life().is_owned()
-                && header.flags & flag::BEHIND != 0
-            {
-                self.copies.mark_dirty(flows, slot);
+        for flow in self.leaving.drain(..) {
+            if flows.get_owned(flow).is_some_and(|header| header.flags & flag::BEHIND != 0) {
+                self.copies.mark_dirty(flows, flow.slot);
             }
         }
         self.send_inputs(flows, out);
@@ -411,7 +398,7 @@ impl Protection for Reinforce {
         let header = flows.header(slot);
         if header.flags & flag::BEHIND != 0 {
             // The copy may have to outlast the log and inputs that it would need.
-            self.leaving.push((slot, header.generation));
+            self.leaving.push(header.reference(slot));
             return false;
         }
         self.batch.is_empty() && self.copies.has_drained(flows, slot, out)

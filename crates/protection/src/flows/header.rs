@@ -1,6 +1,6 @@
 //! The header of every flow actor, the same for every chain.
 
-use super::Life;
+use super::{FlowRef, Life, Slot};
 use core::mem::offset_of;
 use holdfast_nf::Standing;
 use holdfast_wire::{Commit, Epoch, FlowKey};
@@ -93,6 +93,12 @@ impl ActorHeader {
     #[must_use]
     pub fn is_reply(&self, key: &FlowKey) -> bool {
         self.reply == *key && self.key != *key
+    }
+
+    /// The flow with this header, which is in this slot.
+    #[inline]
+    pub fn reference(&self, slot: Slot) -> FlowRef {
+        FlowRef { slot, generation: self.generation }
     }
 
     /// The flow's standing.

@@ -4,15 +4,14 @@ use super::unsaved::packets;
 use super::way::Choice;
 use crate::links::Holder;
 use crate::numbers::Sent;
-use crate::{Commit, Flows, Peer, Slot};
+use crate::{Commit, FlowRef, Flows, Peer, Slot};
 use holdfast_wire::Packet;
 use std::collections::VecDeque;
 
 /// A packet that waits here until the state that it reveals is saved.
 pub(super) struct Latched {
     pub(super) commit: Commit,
-    pub(super) slot: Slot,
-    pub(super) generation: u32,
+    pub(super) flow: FlowRef,
     /// Packets of the flow up to this one, or up to a later one of the same batch.
     pub(super) packets: u32,
     pub(super) packet: Packet,
@@ -25,8 +24,7 @@ pub(super) struct Latched {
 #[derive(Clone, Copy)]
 pub(crate) struct UnderWay {
     pub(crate) number: Commit,
-    pub(super) slot: Slot,
-    pub(super) generation: u32,
+    pub(super) flow: FlowRef,
     /// Packets of the flow that the record includes.
     pub(super) packets: u32,
     /// Time at which the record was sent, ns.
@@ -88,15 +86,8 @@ impl Link {
     ) {
         self.numbers.last = number;
         let header = flows.header(slot);
-        let (generation, packets) = (header.generation, packets(header));
-        self.under_way.push_back(UnderWay {
-            number,
-            slot,
-            generation,
-            packets,
-            since,
-            is_question,
-        });
+        let (flow, packets) = (header.reference(slot), packets(header));
+        self.under_way.push_back(UnderWay { number, flow, packets, since, is_question });
     }
 }
 

@@ -127,11 +127,9 @@ impl NfvActor {
         reason: DropReason,
         out: &mut Outbox,
     ) {
-        let Some(UnderWay { number, slot, generation, .. }) = sent else { return };
-        let header = flows.header_mut(slot);
-        if header.generation != generation
-            || (header.peer, header.peer_incarnation) != (from.node, from.incarnation)
-        {
+        let Some(UnderWay { number, flow, .. }) = sent else { return };
+        let Some(header) = flows.get_mut(flow) else { return };
+        if (header.peer, header.peer_incarnation) != (from.node, from.incarnation) {
             return;
         }
         match header.life() {
@@ -150,7 +148,7 @@ impl NfvActor {
             }
             // This runtime gave the snapshot back, and has received nothing newer since.
             Life::Copy if header.commit == number => {
-                restore::take_back(flows, slot, from.node, reason, out)
+                restore::take_back(flows, flow.slot, from.node, reason, out)
             }
             _ => {}
         }

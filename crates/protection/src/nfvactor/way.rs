@@ -180,6 +180,6 @@ impl Link {
     /// True if a packet of this flow waits here, or if packets may leave only behind
     /// packets that were handed over.
     pub(super) fn holds(&self, slot: crate::Slot) -> bool {
-        self.choice.behind.is_some() || self.latch.iter().any(|latched| latched.slot == slot)
+        self.choice.behind.is_some() || self.latch.iter().any(|latched| latched.flow.slot == slot)
     }
 }

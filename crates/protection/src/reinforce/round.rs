@@ -10,7 +10,7 @@
 //! commit.
 
 use crate::flows::flag;
-use crate::{Commit, Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
+use crate::{Commit, FlowRef, Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
 
 /// States sent per flush: so few that the batch's inputs hardly wait behind them, but
 /// many if the log would otherwise fill up.
@@ -25,7 +25,7 @@ const INPUTS: usize = 1 << 15;
 struct Round {
     /// The copies contain all packets stamped up to here when the round is over.
     stamp: u64,
-    flows: Vec<(Slot, u32)>,
+    flows: Vec<FlowRef>,
     at: usize,
     /// By holder: the last record that it was sent before the round.
     began: Vec<(Peer, Commit)>,
@@ -38,7 +38,7 @@ struct Round {
 pub(super) struct Rounds {
     round: Option<Round>,
     /// Flows with inputs since their copies were sent.
-    behind: Vec<(Slot, u32)>,
+    behind: Vec<FlowRef>,
     /// The last round's stamp.
     stamp: u64,
     not_before: u64,
@@ -58,7 +58,7 @@ impl Rounds {
         let header = flows.header_mut(slot);
         if header.flags & flag::BEHIND == 0 {
             header.flags |= flag::BEHIND;
-            self.behind.push((slot, header.generation));
+            self.behind.push(header.reference(slot));
         }
     }
 
@@ -116,13 +116,13 @@ impl Rounds {
         let most = if is_urgent { SEND_URGENTLY } else { SEND };
         let mut sent = 0;
         while sent < most
-            && let Some(&(slot, generation)) = round.flows.get(round.at)
+            && let Some(&flow) = round.flows.get(round.at)
         {
-            let header = *flows.header(slot);
-            if header.generation == generation && header.flags & flag::BEHIND != 0 {
+            let header = *flows.header(flow.slot);
+            if header.reference(flow.slot) == flow && header.flags & flag::BEHIND != 0 {
                 match header.life() {
                     life if life.is_owned()
-                        && copies.send_state(flows, slot, None, out).is_err()
+                        && copies.send_state(flows, flow.slot, None, out).is_err()
                         && !copies.links.is_empty() =>
                     {
                         return;
