@@ -81,7 +81,7 @@ pub struct ActorHeader {
     /// The wheel's list, [`NO_SLOT`] for none. Local to the runtime.
     pub timer_list: u32,
     /// Counts the uses of the slot. Local to the runtime.
-    pub generation: u32,
+    pub(crate) generation: u32,
 }
 
 /// The bits of [`ActorHeader::expires_at`] that hold the flow's standing.
