@@ -2,16 +2,16 @@
 
 use crate::delta;
 use crate::flows::{ActorHeader, Event, Life, flag};
-use crate::numbers::{reached, split_epoch, split_u32};
-use crate::{Epoch, Flows, Outbox, Peer, Slot};
+use crate::numbers::{split_commit, split_epoch};
+use crate::{Commit, Epoch, Flows, Outbox, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
-/// Compares epochs, then versions. Equal counts as newer.
+/// Compares epochs, then versions, which wrap. Equal counts as newer.
 pub(crate) fn is_newer(theirs: &ActorHeader, ours: &ActorHeader) -> bool {
     match theirs.epoch == ours.epoch {
-        true => reached(theirs.version, ours.version),
+        true => theirs.version.wrapping_sub(ours.version) as i32 >= 0,
         false => theirs.epoch.has_reached(ours.epoch),
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn save(
     }
     let header = flows.header_mut(slot);
     header.set_holder(from);
-    header.commit = 0;
+    header.commit = Commit::NONE;
     Ok(())
 }
 
@@ -147,8 +147,8 @@ fn forget(flows: &mut Flows, slot: Slot) {
 }
 
 /// Parses the end of a flow: number, epoch and key.
-pub(crate) fn split_end(body: &[u8]) -> Result<(u32, Epoch, FlowKey), DropReason> {
-    let (number, rest) = split_u32(body)?;
+pub(crate) fn split_end(body: &[u8]) -> Result<(Commit, Epoch, FlowKey), DropReason> {
+    let (number, rest) = split_commit(body)?;
     let (epoch, rest) = split_epoch(rest)?;
     Ok((number, epoch, FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?))
 }

@@ -8,9 +8,9 @@
 //! long, or changes bytes that no packet can change is therefore recognised before
 //! anything is written.
 
-use crate::Epoch;
 use crate::flows::{ActorHeader, FIXED, VARIABLE};
-use crate::numbers::{split_epoch, split_u32};
+use crate::numbers::{split_commit, split_epoch, split_u32};
+use crate::{Commit, Epoch};
 use holdfast_wire::DropReason;
 
 const WORD: usize = 8;
@@ -208,7 +208,7 @@ fn changed_words(map: &[u8]) -> impl Iterator<Item = usize> + '_ {
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     /// The commit number.
-    pub(crate) commit: u32,
+    pub(crate) commit: Commit,
     /// The hash of the flow's forward key under the cluster's seed, by which the flow is
     /// found.
     pub(crate) hash: u64,
@@ -224,7 +224,7 @@ pub(crate) struct Record<'a> {
 pub(crate) const HEAD_LEN: usize = 20;
 
 /// Encodes these bytes.
-pub(crate) fn head(commit: u32, hash: u64, epoch: Epoch, version: u32) -> [u8; HEAD_LEN] {
+pub(crate) fn head(commit: Commit, hash: u64, epoch: Epoch, version: u32) -> [u8; HEAD_LEN] {
     let mut head = [0; HEAD_LEN];
     head[..4].copy_from_slice(&commit.to_be_bytes());
     head[4..12].copy_from_slice(&hash.to_be_bytes());
@@ -244,7 +244,7 @@ pub(crate) fn hash_of(body: &[u8]) -> Option<u64> {
 /// [`DropReason::Malformed`] if the body is not one.
 pub(crate) fn split(body: &[u8], block_len: usize) -> Result<Record<'_>, DropReason> {
     let hash = hash_of(body).ok_or(DropReason::Malformed)?;
-    let (commit, _) = split_u32(body)?;
+    let (commit, _) = split_commit(body)?;
     let (epoch, rest) = split_epoch(&body[12..])?;
     let (version, rest) = split_u32(rest)?;
     Ok(Record { commit, hash, epoch, version, change: Change::read(rest, block_len)? })
@@ -254,7 +254,7 @@ pub(crate) fn split(body: &[u8], block_len: usize) -> Result<Record<'_>, DropRea
 #[derive(Debug)]
 pub(crate) struct Check {
     /// The question's number.
-    pub(crate) number: u32,
+    pub(crate) number: Commit,
     /// The flow's key hash: see [`Record`].
     pub(crate) hash: u64,
     /// The flow's epoch.
@@ -273,7 +273,7 @@ pub(crate) fn split_check(body: &[u8]) -> Result<Check, DropReason> {
     let (head, digest) = body.split_at_checked(HEAD_LEN).ok_or(DropReason::Malformed)?;
     let digest = u64::from_be_bytes(digest.try_into().map_err(|_| DropReason::Malformed)?);
     let hash = hash_of(head).ok_or(DropReason::Malformed)?;
-    let (number, _) = split_u32(head)?;
+    let (number, _) = split_commit(head)?;
     let (epoch, rest) = split_epoch(&head[12..])?;
     let (version, _) = split_u32(rest)?;
     Ok(Check { number, hash, epoch, version, digest })
@@ -337,7 +337,7 @@ mod tests {
         let before = flows.block(slot).to_vec();
         let header = flows.header_mut(slot);
         header.set_holder(crate::Peer { node: NodeId::new(17), incarnation: 3 });
-        (header.commit, header.parked) = (99, 4);
+        (header.commit, header.parked) = (Commit::new(99), 4);
         header.flags = flag::DIRTY | flag::UNPROTECTED;
         (header.timer_next, header.timer_before, header.timer_list, header.generation) =
             (1, 2, 3, 4);

@@ -25,7 +25,7 @@ mod released;
 pub mod rescue;
 
 pub use fence::Fence;
-pub use flows::{Flows, Slot};
+pub use flows::{FlowRef, Flows, Slot};
 pub use nodes::NodeIndex;
 pub use outbox::{Outbox, Record};
 pub use parts::{Logged, Paged};
@@ -33,7 +33,7 @@ pub use plan::Plan;
 pub use released::Released;
 pub use rescue::Rescue;
 
-pub use holdfast_wire::{Epoch, Peer};
+pub use holdfast_wire::{Commit, Epoch, Peer};
 
 use holdfast_wire::{DropReason, Packet};
 use nfvactor::NfvActor;
@@ -290,7 +290,7 @@ pub trait Protection: Send {
     }
 
     /// Every packet that `from` handed over before has arrived: see [`Outbox::marks`].
-    fn handle_mark(&mut self, from: Peer, commit: u32) {
+    fn handle_mark(&mut self, from: Peer, commit: Commit) {
         let _ = (from, commit);
     }
 

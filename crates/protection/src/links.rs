@@ -81,6 +81,7 @@ impl<L> DerefMut for Links<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Commit;
 
     struct Line(Peer, Sent);
 
@@ -105,7 +106,7 @@ mod tests {
         let mut links = Links::default();
         let line = |peer| Line(peer, Sent::default());
         assert!(links.renew(&[A, B], line).is_empty());
-        links.find(B).unwrap().numbers().last = 7;
+        links.find(B).unwrap().numbers().last = Commit::new(7);
         let later = Peer { node: A.node, incarnation: 9 };
         let lost = links.renew(&[C, B, later], line);
         assert_eq!(lost.iter().map(Holder::peer).collect::<Vec<_>>(), [A]);
@@ -115,7 +116,7 @@ mod tests {
             [None, Some(1), Some(0), Some(2)]
         );
         assert_eq!((links.life(A.node), links.life(NodeId::new(99))), (Some(later), None));
-        assert_eq!(links.find(B).unwrap().numbers().last, 7);
+        assert_eq!(links.find(B).unwrap().numbers().last, Commit::new(7));
         assert!(!links.has(A) && links.renew(&[], line).len() == 3 && !links.has(B));
     }
 }

@@ -51,12 +51,12 @@ mod way;
 
 use crate::flows::{Event, flag};
 use crate::links::Links;
-use crate::numbers::{Inbounds, is_no_later, key_of, only_u32, reached, split_refusal};
+use crate::numbers::{Inbounds, key_of, only_commit, split_refusal};
 use crate::parting::{self, Parting};
 use crate::plan::{Plan, Release};
 use crate::{
-    Admission, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies,
-    delta, kind,
+    Admission, Commit, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot,
+    copies, delta, kind,
 };
 use before::Before;
 use handed::Handed;
@@ -160,7 +160,7 @@ impl NfvActor {
     }
 
     /// Refuses a record of an owner, and notes that the owner must be told.
-    pub(crate) fn refuse(&mut self, from: Peer, number: u32, reason: DropReason) {
+    pub(crate) fn refuse(&mut self, from: Peer, number: Commit, reason: DropReason) {
         self.inbound.from(from).refuse(number, reason);
     }
 
@@ -189,7 +189,7 @@ impl NfvActor {
     }
 
     /// Takes the number of a record that an owner sent.
-    pub(crate) fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
+    pub(crate) fn take_commit(&mut self, from: Peer, commit: Commit) -> Result<(), DropReason> {
         let inbound = self.inbound.take(from, commit, self.links.life(from.node))?;
         inbound.more.forget_refusals(commit);
         Ok(())
@@ -217,24 +217,22 @@ impl NfvActor {
             out.release(packet);
             return;
         }
-        let (commit, generation) = (header.commit, header.generation);
         let latched = Latched {
-            commit,
-            slot,
-            generation,
+            commit: header.commit,
+            flow: header.reference(slot),
             packets: unsaved::packets(header),
             packet,
             is_for_holder: false,
         };
         if header.holder() == Peer::default() {
-            let latched = Latched { commit: 0, ..latched };
+            let latched = Latched { commit: Commit::NONE, ..latched };
             if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {
                 out.released_unprotected += 1;
                 out.release(latched.packet);
             }
             return;
         }
-        if header.commit == 0 {
+        if header.commit == Commit::NONE {
             // The state could not be sent, so the packet must not leave. The sender will
             // try again.
             out.dropped.push((latched.packet, DropReason::HeldOverflow));
@@ -259,9 +257,10 @@ impl NfvActor {
         let mut slots = BTreeSet::new();
         while let Some((holder, latched)) = self.leaving.poll() {
             let link = self.links.find(holder);
+            let slot = latched.flow.slot;
             // Later packets of a flow stay behind earlier ones, whichever holder each was
             // for.
-            match link.filter(|_| !slots.contains(&latched.slot)) {
+            match link.filter(|_| !slots.contains(&slot)) {
                 Some(link) => {
                     link.hold(latched, &self.unsaved, out);
                     // The commit may have been saved while the packet waited; no second
@@ -271,11 +270,10 @@ impl NfvActor {
                 None => {
                     // The packet's next holder is gone too: the packet goes with its
                     // flow, if the flow is still here.
-                    let header = flows.header(latched.slot);
-                    if header.generation == latched.generation && header.life().is_owned() {
-                        self.mark_dirty(flows, latched.slot);
-                        slots.insert(latched.slot);
-                        before.push((latched.slot, latched.packet));
+                    if flows.get_owned(latched.flow).is_some() {
+                        self.mark_dirty(flows, slot);
+                        slots.insert(slot);
+                        before.push((slot, latched.packet));
                     } else {
                         out.dropped.push((latched.packet, DropReason::LostInFailure));
                     }
@@ -326,7 +324,7 @@ impl NfvActor {
     fn handle_saved(
         &mut self,
         from: Peer,
-        commit: u32,
+        commit: Commit,
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         if let Some(result) = self.parting.handle_saved(from, commit) {
@@ -334,10 +332,10 @@ impl NfvActor {
         }
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
-        while let Some(sent) = link.under_way.pop_front_if(|sent| reached(commit, sent.number)) {
+        while let Some(sent) = link.under_way.pop_front_if(|sent| commit.has_reached(sent.number)) {
             self.unsaved.note_saved(&sent);
         }
-        if link.resync_mark.take_if(|mark| reached(commit, *mark)).is_some() {
+        if link.resync_mark.take_if(|mark| commit.has_reached(*mark)).is_some() {
             self.filling -= 1;
         }
         link.open_latch(&self.unsaved, out);
@@ -349,7 +347,7 @@ impl NfvActor {
         &mut self,
         flows: &mut Flows,
         from: Peer,
-        commit: u32,
+        commit: Commit,
         reason: DropReason,
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
@@ -362,10 +360,7 @@ impl NfvActor {
         // a flow that found no room goes on as without a protection.
         let is_let_go = self.unsaved.is_counted() && reason == DropReason::FlowTableFull;
         let is_its = |latched: &Latched| {
-            let is_of_flow = sent.is_some_and(|sent| {
-                (sent.slot, sent.generation) == (latched.slot, latched.generation)
-            });
-            (is_pinned || is_let_go) && is_of_flow
+            (is_pinned || is_let_go) && sent.is_some_and(|sent| sent.flow == latched.flow)
         };
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
@@ -385,10 +380,9 @@ impl NfvActor {
             return Ok(());
         }
         self.resync_again = true;
-        let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
-            let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
-            is_same && header.life().is_owned() && header.holder() == from
-        });
+        let header = sent
+            .and_then(|sent| flows.get_mut(sent.flow))
+            .filter(|header| header.life().is_owned() && header.holder() == from);
         if let Some(header) = header {
             // If the flow has changed since, that delta was refused too, and its refusal
             // comes later. A further delta would not be taken either.
@@ -402,7 +396,7 @@ impl NfvActor {
             if header.commit == commit || is_pinned {
                 // The next holder to be asked may have room.
                 header.set_holder(Peer::default());
-                header.commit = 0;
+                header.commit = Commit::NONE;
                 header.flags |= flag::UNPROTECTED;
                 if self.is_pinned && self.peers.get(self.next_peer) == Some(&from) {
                     self.next_peer = (self.next_peer + 1) % self.peers.len();
@@ -475,11 +469,11 @@ impl Protection for NfvActor {
             out.released_unprotected += u64::from(self.is_homeless(header));
             return self.pending.push((slot, packet));
         }
-        let is_sent = header.commit != 0
+        let is_sent = header.commit != Commit::NONE
             && header.flags & (flag::DIRTY | flag::UNPROTECTED | flag::WHOLE) == 0;
         let (commit, holder) = (header.commit, header.holder());
         match self.links.find(holder).filter(|_| is_sent) {
-            Some(link) if reached(link.numbers.saved, commit) => out.release(packet),
+            Some(link) if link.numbers.has_saved(commit) => out.release(packet),
             Some(_) => self.pending.push((slot, packet)),
             None => self.commit(flows, slot, packet, false, out),
         }
@@ -558,11 +552,10 @@ impl Protection for NfvActor {
         // Packets that waited for a runtime that is gone follow their flows to the next
         // replica, in order.
         for latched in lost.into_iter().flat_map(|link| link.latch) {
-            let header = flows.header(latched.slot);
-            if header.generation == latched.generation && header.life().is_owned() {
-                self.mark_dirty(flows, latched.slot);
+            if flows.get_owned(latched.flow).is_some() {
+                self.mark_dirty(flows, latched.flow.slot);
             }
-            self.pending.push((latched.slot, latched.packet));
+            self.pending.push((latched.flow.slot, latched.packet));
         }
     }
 
@@ -584,22 +577,22 @@ impl Protection for NfvActor {
             }
             kind::DELTA => self.handle_delta(flows, from, body),
             kind::CHECK => self.handle_check(flows, from, body),
-            kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
+            kind::SAVED => self.handle_saved(from, only_commit(body)?, out),
             kind::PASSED => {
-                let commit = only_u32(body)?;
+                let commit = only_commit(body)?;
                 self.leaving.handle_passed(from, commit);
                 if self.parting.numbers(from).is_some() {
                     return Ok(());
                 }
                 let link = self.links.find(from).ok_or(DropReason::Fenced)?;
-                if !reached(link.numbers.last, commit) {
+                if !link.numbers.last.has_reached(commit) {
                     return Err(DropReason::Malformed);
                 }
-                if link.passed == 0 || reached(commit, link.passed) {
+                if link.passed == Commit::NONE || commit.has_reached(link.passed) {
                     link.passed = commit;
                     link.note_passed(&self.unsaved, out);
                 }
-                if link.marked.is_some_and(|(marked, _)| reached(commit, marked)) {
+                if link.marked.is_some_and(|(marked, _)| commit.has_reached(marked)) {
                     link.marked = None;
                 }
                 Ok(())
@@ -646,8 +639,8 @@ impl Protection for NfvActor {
         }
         for slot in 0..flows.reach() {
             let header = flows.header(slot);
-            let is_copy = header.life().may_be_copy();
-            if is_copy && is_no_later(header.holder(), dead) {
+            let owner = header.holder();
+            if header.life().may_be_copy() && dead.has_reached(owner) {
                 flows.step(slot, Event::Claim);
                 out.claims.push(slot);
             }
@@ -684,7 +677,7 @@ impl Protection for NfvActor {
         if !(has_snapshots && self.links.has(holder)) {
             header.set_holder(Peer::default());
         }
-        header.commit = 0;
+        header.commit = Commit::NONE;
         header.flags |= flag::UNPROTECTED;
         self.look_soon();
     }
@@ -697,7 +690,7 @@ impl Protection for NfvActor {
         if header.flags & flag::DIRTY != 0 {
             return false;
         }
-        if self.leaving.is_behind(slot, header.generation) {
+        if self.leaving.is_behind(header.reference(slot)) {
             return false;
         }
         let now = self.now;
@@ -705,20 +698,20 @@ impl Protection for NfvActor {
         let holder = header.holder();
         let Some(link) = self.links.find(holder) else { return true };
         // No packets wait behind a state that could not be sent.
-        if header.commit == 0 {
+        if header.commit == Commit::NONE {
             return true;
         }
         match release {
-            Release::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => {
+            Release::Auto if !link.numbers.has_saved(header.commit) || link.holds(slot) => {
                 return false;
             }
             Release::Auto | Release::Replica => {}
             Release::AtOnce => {
-                return reached(link.numbers.saved, header.commit) && !link.holds(slot);
+                return link.numbers.has_saved(header.commit) && !link.holds(slot);
             }
-            _ => return reached(link.numbers.saved, header.commit),
+            _ => return link.numbers.has_saved(header.commit),
         }
-        if link.passed != 0 && reached(link.passed, header.commit) {
+        if link.has_passed(header.commit) {
             return true;
         }
         if link.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_PATIENCE) {
@@ -728,7 +721,7 @@ impl Protection for NfvActor {
         false
     }
 
-    fn handle_mark(&mut self, from: Peer, commit: u32) {
+    fn handle_mark(&mut self, from: Peer, commit: Commit) {
         let inbound = self.inbound.from(from);
         // More than one mark is under way only if an answer is late.
         if !inbound.closed && inbound.more.marks.len() < 16 {
@@ -765,7 +758,7 @@ impl Protection for NfvActor {
         flows.step(slot, Event::Keep);
         let header = flows.header_mut(slot);
         header.set_holder(to);
-        header.commit = 0;
+        header.commit = Commit::NONE;
         header.flags &= !(flag::UNPROTECTED | flag::DIRTY);
         true
     }
@@ -775,7 +768,7 @@ impl Protection for NfvActor {
         // The flow may have moved away from here before, and back.
         let header = flows.header_mut(slot);
         self.parting.came_back(slot, header);
-        header.commit = 0;
+        header.commit = Commit::NONE;
         if let Some(link) = link {
             // The previous owner has the same state: it is the replica now.
             link.copies += 1;

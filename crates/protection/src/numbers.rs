@@ -7,21 +7,10 @@
 //! them. Both counts belong to one incarnation: records of a dead one are not taken. The
 //! number 0 stands for "none", so the counts leave it out when they wrap.
 
-use crate::{Epoch, Flows, NodeIndex, Outbox, Peer, kind};
+use crate::{Commit, Epoch, Flows, NodeIndex, Outbox, Peer, kind};
 use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
-
-/// True if `a` is at or after `b` in a sequence that wraps.
-#[inline]
-pub(crate) fn reached(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) as i32 >= 0
-}
-
-/// True for the same node, in the other's incarnation or an earlier one.
-pub(crate) fn is_no_later(peer: Peer, other: Peer) -> bool {
-    peer.node == other.node && reached(other.incarnation, peer.incarnation)
-}
 
 /// Parses a number; returns the rest too.
 pub(crate) fn split_u32(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
@@ -34,17 +23,25 @@ pub(crate) fn split_epoch(body: &[u8]) -> Result<(Epoch, &[u8]), DropReason> {
     split_u32(body).map(|(number, rest)| (Epoch::new(number), rest))
 }
 
-/// Parses a number with nothing behind it.
-pub(crate) fn only_u32(body: &[u8]) -> Result<u32, DropReason> {
-    <[u8; 4]>::try_from(body).map(u32::from_be_bytes).map_err(|_| DropReason::Malformed)
+/// Parses a commit; returns the rest too.
+pub(crate) fn split_commit(body: &[u8]) -> Result<(Commit, &[u8]), DropReason> {
+    split_u32(body).map(|(number, rest)| (Commit::new(number), rest))
+}
+
+/// Parses a commit with nothing behind it.
+pub(crate) fn only_commit(body: &[u8]) -> Result<Commit, DropReason> {
+    match split_commit(body)? {
+        (commit, []) => Ok(commit),
+        _ => Err(DropReason::Malformed),
+    }
 }
 
 /// Parses a record that carries a flow of this layout: number and block.
 pub(crate) fn split_block<'a>(
     flows: &Flows,
     body: &'a [u8],
-) -> Result<(u32, &'a [u8]), DropReason> {
-    let (number, rest) = split_u32(body)?;
+) -> Result<(Commit, &'a [u8]), DropReason> {
+    let (number, rest) = split_commit(body)?;
     let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
     if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
         return Err(DropReason::Malformed);
@@ -59,8 +56,8 @@ pub(crate) fn key_of(body: &[u8]) -> Option<FlowKey> {
 }
 
 /// Parses a refusal: number and reason.
-pub(crate) fn split_refusal(body: &[u8]) -> Result<(u32, DropReason), DropReason> {
-    let (number, rest) = split_u32(body)?;
+pub(crate) fn split_refusal(body: &[u8]) -> Result<(Commit, DropReason), DropReason> {
+    let (number, rest) = split_commit(body)?;
     let &[reason] = rest else { return Err(DropReason::Malformed) };
     Ok((number, DropReason::from_index(reason as usize).ok_or(DropReason::Malformed)?))
 }
@@ -69,50 +66,56 @@ pub(crate) fn split_refusal(body: &[u8]) -> Result<(u32, DropReason), DropReason
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     /// The last record sent.
-    pub(crate) last: u32,
+    pub(crate) last: Commit,
     /// The holder has processed everything up to this record.
-    pub(crate) saved: u32,
+    pub(crate) saved: Commit,
     /// The last record that was refused, until a later one has been saved.
-    refused: Option<u32>,
+    refused: Option<Commit>,
 }
 
 impl Sent {
     /// The number of the next record.
-    pub(crate) fn next(&self) -> u32 {
-        self.last.checked_add(1).unwrap_or(1)
+    pub(crate) fn next(&self) -> Commit {
+        self.last.next()
     }
 
     /// True if the holder has acknowledged a record, so it knows this sender. A holder
     /// that has just started may not: its first view may arrive after this runtime's view
     /// that names it. Messages wait for the view, but packets handed over would not.
     pub(crate) fn has_answered(&self) -> bool {
-        self.saved != 0
+        self.saved != Commit::NONE
     }
 
-    fn is_late(&self, number: u32) -> bool {
-        number == self.saved || !reached(number, self.saved)
+    /// True if the holder has processed everything up to this record.
+    #[inline]
+    pub(crate) fn has_saved(&self, number: Commit) -> bool {
+        self.saved.has_reached(number)
+    }
+
+    fn is_late(&self, number: Commit) -> bool {
+        !number.is_later(self.saved)
     }
 
     /// The holder has processed everything up to this record.
-    pub(crate) fn handle_saved(&mut self, number: u32) -> Result<(), DropReason> {
+    pub(crate) fn handle_saved(&mut self, number: Commit) -> Result<(), DropReason> {
         if self.is_late(number) {
             return Err(DropReason::StaleDuplicate);
         }
-        if !reached(self.last, number) {
+        if !self.last.has_reached(number) {
             return Err(DropReason::Malformed);
         }
         self.saved = number;
-        self.refused = self.refused.filter(|refused| !reached(number, *refused));
+        self.refused = self.refused.filter(|refused| !number.has_reached(*refused));
         Ok(())
     }
 
     /// The holder has refused this record. Refusals precede the acknowledgement that
     /// covers them.
-    pub(crate) fn handle_refused(&mut self, number: u32) -> Result<(), DropReason> {
-        if self.is_late(number) || self.refused.is_some_and(|refused| reached(refused, number)) {
+    pub(crate) fn handle_refused(&mut self, number: Commit) -> Result<(), DropReason> {
+        if self.is_late(number) || self.refused.is_some_and(|refused| refused.has_reached(number)) {
             return Err(DropReason::StaleDuplicate);
         }
-        if !reached(self.last, number) {
+        if !self.last.has_reached(number) {
             return Err(DropReason::Malformed);
         }
         self.refused = Some(number);
@@ -124,12 +127,12 @@ impl Sent {
 #[derive(Debug)]
 pub(crate) struct Inbound<T> {
     pub(crate) peer: Peer,
-    pub(crate) saved: u32,
+    pub(crate) saved: Commit,
     acknowledge: bool,
     pub(crate) closed: bool,
     /// Refusals that the owner does not know of yet. Bounded by what the owner's channel
     /// has under way, since the owner hears of nothing else meanwhile.
-    untold: VecDeque<(u32, DropReason)>,
+    untold: VecDeque<(Commit, DropReason)>,
     /// Set if the entry is in the list of those that may have something to tell.
     is_busy: bool,
     pub(crate) more: T,
@@ -137,7 +140,7 @@ pub(crate) struct Inbound<T> {
 
 impl<T> Inbound<T> {
     /// Notes that this record is not taken, to tell the owner.
-    pub(crate) fn refuse(&mut self, number: u32, reason: DropReason) {
+    pub(crate) fn refuse(&mut self, number: Commit, reason: DropReason) {
         self.untold.push_back((number, reason));
     }
 
@@ -217,7 +220,7 @@ impl<T: Default> Inbounds<T> {
                 let (closed, is_busy, more) = (false, false, T::default());
                 self.list.push(Inbound {
                     peer,
-                    saved: 0,
+                    saved: Commit::NONE,
                     acknowledge: false,
                     closed,
                     untold,
@@ -225,8 +228,8 @@ impl<T: Default> Inbounds<T> {
                     more,
                 });
                 // The latest incarnation of a node is the one that sends.
-                let known = self.at.get(peer.node).map(|at| self.list[at].peer.incarnation);
-                if known.is_none_or(|known| reached(peer.incarnation, known)) {
+                let known = self.at.get(peer.node).map(|at| self.list[at].peer);
+                if known.is_none_or(|known| peer.has_reached(known)) {
                     self.at.set(peer.node, self.list.len() - 1);
                 }
                 self.list.len() - 1
@@ -245,14 +248,10 @@ impl<T: Default> Inbounds<T> {
     pub(crate) fn take(
         &mut self,
         from: Peer,
-        number: u32,
+        number: Commit,
         lives: Option<Peer>,
     ) -> Result<&mut Inbound<T>, DropReason> {
-        let is_later = |peer: Peer| {
-            peer.node == from.node
-                && peer.incarnation != from.incarnation
-                && reached(peer.incarnation, from.incarnation)
-        };
+        let is_later = |peer: Peer| peer != from && peer.has_reached(from);
         if self.position(from).is_none() {
             let known =
                 self.at.get(from.node).map(|_| self.list.iter().map(|inbound| inbound.peer));
@@ -264,7 +263,7 @@ impl<T: Default> Inbounds<T> {
         if inbound.closed {
             return Err(DropReason::Fenced);
         }
-        if number == inbound.saved || !reached(number, inbound.saved) {
+        if !number.is_later(inbound.saved) {
             return Err(DropReason::StaleDuplicate);
         }
         inbound.saved = number;
@@ -278,8 +277,7 @@ impl<T: Default> Inbounds<T> {
         // An owner that has sent nothing yet is closed too, because records may be on
         // their way.
         self.from(dead);
-        let is_dead = |peer: Peer| is_no_later(peer, dead);
-        for inbound in self.list.iter_mut().filter(|inbound| is_dead(inbound.peer)) {
+        for inbound in self.list.iter_mut().filter(|inbound| dead.has_reached(inbound.peer)) {
             inbound.closed = true;
             inbound.untold.clear();
             give_up(&mut inbound.more);

@@ -2,7 +2,7 @@
 //! afterwards.
 
 use crate::flows::Journal;
-use crate::{NodeIndex, Peer, Released, Slot};
+use crate::{Commit, FlowRef, NodeIndex, Peer, Released, Slot};
 use holdfast_wire::{DropReason, NodeId, Packet};
 
 /// A record for the reliable channel to another runtime.
@@ -29,7 +29,7 @@ pub struct Outbox {
     pub handed: Vec<(Peer, Packet)>,
     /// Marks, each to follow all packets handed over to that runtime so far, with the
     /// highest commit among them.
-    pub marks: Vec<(Peer, u32)>,
+    pub marks: Vec<(Peer, Commit)>,
     /// Packets that end here.
     pub dropped: Vec<(Packet, DropReason)>,
     /// Flows whose route is to be asked for.
@@ -41,9 +41,8 @@ pub struct Outbox {
     pub demoted: Vec<Slot>,
     /// Flows whose state was absent and has come.
     pub loaded: Vec<Slot>,
-    /// Flows, with their slots' generations, whose absent state will not come any more.
-    /// The runtime ends them.
-    pub lost: Vec<(Slot, u32)>,
+    /// Flows whose absent state will not come any more. The runtime ends them.
+    pub lost: Vec<FlowRef>,
     /// The stamp up to which the switch may forget packets of this chain, because copies
     /// contain them.
     pub cleared: Option<u64>,

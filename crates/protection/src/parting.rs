@@ -17,8 +17,8 @@
 
 use crate::flows::ActorHeader;
 use crate::links::{Holder, Links};
-use crate::numbers::{Sent, reached};
-use crate::{Epoch, Flows, Outbox, Peer, Slot, kind};
+use crate::numbers::Sent;
+use crate::{Commit, Epoch, FlowRef, Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::{BTreeMap, VecDeque};
@@ -55,7 +55,7 @@ impl End {
 
 /// A flow of this runtime of which a former holder has an old copy.
 struct Replaced {
-    generation: u32,
+    flow: FlowRef,
     epoch: Epoch,
     key: FlowKey,
 }
@@ -116,9 +116,8 @@ impl Parting {
     /// [`replace`](Self::replace), whether the runtime is known to be leaving or not.
     pub(crate) fn came_from(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
         if holder.node != NodeId::NONE {
-            let replaced =
-                Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
-            self.replaced.insert((slot, holder), replaced);
+            let (flow, epoch, key) = (header.reference(slot), header.epoch, header.key);
+            self.replaced.insert((slot, holder), Replaced { flow, epoch, key });
         }
     }
 
@@ -193,16 +192,13 @@ impl Parting {
                 slot,
                 Peer { node: holder.node, incarnation: holder.incarnation.saturating_add(1) },
             );
-            let header = flows.header(slot);
-            let is_ours = header.generation == replaced.generation
-                && header.key == replaced.key
-                && header.life().is_owned();
-            if is_ours {
+            let ours = flows.get_owned(replaced.flow).filter(|header| header.key == replaced.key);
+            if let Some(header) = ours {
                 // A former holder that stayed or came back, and is the flow's holder now,
                 // keeps its copy.
                 self.replaced.remove(&(slot, header.holder()));
             }
-            if !is_ours || is_saved(header) {
+            if ours.is_none_or(&mut is_saved) {
                 self.gone(slot);
             }
         }
@@ -234,7 +230,7 @@ impl Parting {
     pub(crate) fn handle_saved(
         &mut self,
         from: Peer,
-        number: u32,
+        number: Commit,
     ) -> Option<Result<(), DropReason>> {
         self.numbers(from).map(|numbers| numbers.handle_saved(number))
     }
@@ -245,5 +241,6 @@ const LAST: Peer = Peer { node: NodeId::new(u16::MAX), incarnation: u32::MAX };
 /// True if the holder has saved the last commit that the header names.
 pub(crate) fn is_saved<H: Holder>(links: &mut Links<H>, header: &ActorHeader) -> bool {
     let link = links.find(header.holder());
-    header.commit != 0 && link.is_some_and(|link| reached(link.numbers().saved, header.commit))
+    header.commit != Commit::NONE
+        && link.is_some_and(|link| link.numbers().has_saved(header.commit))
 }

@@ -3,7 +3,7 @@
 //! Each [`Protection`](crate::Protection) says which of them it has. The runtime asks
 //! none of this for every packet.
 
-use crate::{Epoch, Flows, Outbox, Peer, Slot};
+use crate::{Epoch, FlowRef, Flows, Outbox, Peer, Slot};
 
 /// A protection whose flows have their home at a state server. Memory is a cache of the
 /// server's pages, and the state of some flows may be absent.
@@ -26,8 +26,8 @@ pub trait Paged {
     /// States that wait for room.
     fn aside(&self) -> usize;
 
-    /// Visits the states that wait, each with its flow's slot and the slot's generation.
-    fn visit_aside(&mut self, visit: &mut dyn FnMut(Slot, u32, &mut [u8]));
+    /// Visits the states that wait, each with its flow.
+    fn visit_aside(&mut self, visit: &mut dyn FnMut(FlowRef, &mut [u8]));
 
     /// The flow is about to be sent to `to`, to be served there under this epoch. False
     /// if that is not possible yet; the runtime asks again.

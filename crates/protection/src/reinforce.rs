@@ -31,10 +31,10 @@ mod round;
 mod tests;
 
 use crate::flows::flag;
-use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
+use crate::numbers::{key_of, only_commit, split_commit, split_refusal};
 use crate::{
-    Admission, Detour, Epoch, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection, Safety,
-    Slot, kind,
+    Admission, Commit, Detour, Epoch, FlowRef, Flows, Logged, NfvActor, Outbox, Peer, Plan,
+    Protection, Safety, Slot, kind,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, NodeId, Packet};
@@ -46,8 +46,7 @@ const INPUTS_PER_RECORD: usize = 128;
 
 /// A packet that the chain has processed in this batch.
 struct Input {
-    slot: Slot,
-    generation: u32,
+    flow: FlowRef,
     epoch: Epoch,
     stamp: u64,
 }
@@ -67,13 +66,13 @@ pub(crate) struct Reinforce {
     copies: NfvActor,
     batch: Vec<Input>,
     /// Flows that are about to leave: their copies must be up to date.
-    leaving: Vec<(Slot, u32)>,
+    leaving: Vec<FlowRef>,
     drafts: Vec<Draft>,
     rounds: Rounds,
     journals: Journals,
     /// Records under way when a log was lost, by holder. The copies there need that log
     /// until these records have been saved.
-    after_loss: Vec<(Peer, u32)>,
+    after_loss: Vec<(Peer, Commit)>,
     /// Set if the switch's log would outlive this runtime.
     is_log_safe: bool,
 }
@@ -100,15 +99,12 @@ impl Reinforce {
     #[inline]
     fn note(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool) {
         let header = flows.header(slot);
-        let has_copy = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
+        let has_copy =
+            header.commit != Commit::NONE && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
         let is_alike = !nondeterministic || is_planted(Fault::MissesNondeterminism);
         if has_copy && is_alike && self.is_log_safe && !self.rounds.covers(stamp) {
-            self.batch.push(Input {
-                slot,
-                generation: header.generation,
-                epoch: header.epoch,
-                stamp,
-            });
+            let (flow, epoch) = (header.reference(slot), header.epoch);
+            self.batch.push(Input { flow, epoch, stamp });
         } else {
             self.copies.mark_dirty(flows, slot);
         }
@@ -117,14 +113,10 @@ impl Reinforce {
     /// Sends the batch's inputs, except those of flows whose state is sent.
     fn send_inputs(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let mut batch = core::mem::take(&mut self.batch);
-        for Input { slot, generation, epoch, stamp } in batch.drain(..) {
-            let header = flows.header(slot);
-            if header.generation != generation
-                || !header.life().is_owned()
-                || header.flags & flag::DIRTY != 0
-            {
-                continue;
-            }
+        for Input { flow, epoch, stamp } in batch.drain(..) {
+            let slot = flow.slot;
+            let header = flows.get_owned(flow).filter(|header| header.flags & flag::DIRTY == 0);
+            let Some(header) = header else { continue };
             if header.epoch != epoch {
                 self.copies.mark_dirty(flows, slot);
                 continue;
@@ -237,9 +229,9 @@ impl Logged for Reinforce {
     }
 
     fn log_lost(&mut self, flows: &mut Flows) {
-        for Input { slot, generation, .. } in self.batch.drain(..) {
-            if flows.header(slot).generation == generation {
-                self.copies.mark_dirty(flows, slot);
+        for Input { flow, .. } in self.batch.drain(..) {
+            if flows.reference(flow.slot) == flow {
+                self.copies.mark_dirty(flows, flow.slot);
             }
         }
         self.rounds.forget();
@@ -323,13 +315,9 @@ impl Protection for Reinforce {
     }
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        for (slot, generation) in self.leaving.drain(..) {
-            let header = flows.header(slot);
-            if header.generation == generation
-                && header.life().is_owned()
-                && header.flags & flag::BEHIND != 0
-            {
-                self.copies.mark_dirty(flows, slot);
+        for flow in self.leaving.drain(..) {
+            if flows.get_owned(flow).is_some_and(|header| header.flags & flag::BEHIND != 0) {
+                self.copies.mark_dirty(flows, flow.slot);
             }
         }
         self.send_inputs(flows, out);
@@ -365,8 +353,8 @@ impl Protection for Reinforce {
             kind::INPUTS => self.handle_inputs(from, body),
             kind::REFUSED => self.handle_refused(flows, from, body, out),
             kind::COVERED => {
-                let (number, rest) = split_u32(body)?;
-                let covered = only_u32(rest)?;
+                let (number, rest) = split_commit(body)?;
+                let covered = only_commit(rest)?;
                 self.copies.take_commit(from, number)?;
                 self.journals.trim(from, covered);
                 Ok(())
@@ -410,13 +398,13 @@ impl Protection for Reinforce {
         let header = flows.header(slot);
         if header.flags & flag::BEHIND != 0 {
             // The copy may have to outlast the log and inputs that it would need.
-            self.leaving.push((slot, header.generation));
+            self.leaving.push(header.reference(slot));
             return false;
         }
         self.batch.is_empty() && self.copies.has_drained(flows, slot, out)
     }
 
-    fn handle_mark(&mut self, from: Peer, commit: u32) {
+    fn handle_mark(&mut self, from: Peer, commit: Commit) {
         self.copies.handle_mark(from, commit);
     }
 

@@ -38,7 +38,8 @@ mod tests;
 use crate::flows::{ActorHeader, Event, Life, flag};
 use crate::plan::{Plan, Release};
 use crate::{
-    Admission, Epoch, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind,
+    Admission, Commit, Epoch, FlowRef, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety,
+    Slot, kind,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -67,10 +68,10 @@ pub struct Rescue {
     unsaved: Vec<u32>,
     /// Flows that have reached the limit of packets, or must be written back for another
     /// reason.
-    due: Vec<(Slot, u32)>,
+    due: Vec<FlowRef>,
     /// Dirty flows, the longest dirty first; and how many of them the present round still
     /// writes.
-    behind: VecDeque<(Slot, u32)>,
+    behind: VecDeque<FlowRef>,
     round: usize,
     write_back_at: u64,
     /// See [`LATE`].
@@ -78,11 +79,11 @@ pub struct Rescue {
     now: u64,
     recalls: Recalls,
     /// Flows that other runtimes own, to be removed at the next flush.
-    displaced: Vec<(Slot, u32)>,
+    displaced: Vec<FlowRef>,
     /// Flows that were on their way to another runtime when the server was replaced.
-    adrift: Vec<(Slot, u32)>,
+    adrift: Vec<FlowRef>,
     /// Flows that are about to leave, and have to be written back first.
-    departing: Vec<(Slot, u32)>,
+    departing: Vec<FlowRef>,
     /// Set if there is not room for the state of all flows.
     paging: Option<Paging>,
 }
@@ -139,35 +140,27 @@ impl Rescue {
         let header = flows.header_mut(slot);
         if header.flags & flag::DIRTY == 0 {
             header.flags |= flag::DIRTY;
-            self.behind.push_back((slot, header.generation));
+            self.behind.push_back(header.reference(slot));
             self.unsaved[at] = 0;
         }
         self.unsaved[at] += 1;
         // A new flow is written back at once, so that a failure does not lose even the
         // fact that it existed.
         let unsaved = self.unsaved[at];
-        if unsaved == self.plan.write_back_packets || unsaved == 1 && header.commit == 0 {
-            self.due.push((slot, header.generation));
+        if unsaved == self.plan.write_back_packets || unsaved == 1 && header.commit == Commit::NONE
+        {
+            self.due.push(header.reference(slot));
         }
     }
 
     /// Writes a flow back, if it is dirty. False if the channel is full.
-    fn write_back(
-        &mut self,
-        flows: &mut Flows,
-        (slot, generation): (Slot, u32),
-        out: &mut Outbox,
-    ) -> bool {
-        let header = flows.header_mut(slot);
-        if header.generation != generation
-            || !header.life().is_owned()
-            || header.flags & flag::DIRTY == 0
-        {
-            return true;
-        }
+    fn write_back(&mut self, flows: &mut Flows, flow: FlowRef, out: &mut Outbox) -> bool {
+        let is_meant =
+            |header: &&mut ActorHeader| header.life().is_owned() && header.flags & flag::DIRTY != 0;
+        let Some(header) = flows.get_mut(flow).filter(is_meant) else { return true };
         header.flags &= !flag::DIRTY;
-        self.copies.send_state(flows, slot, None, out).is_ok()
-            || self.shares.server_of(flows, slot).is_none()
+        self.copies.send_state(flows, flow.slot, None, out).is_ok()
+            || self.shares.server_of(flows, flow.slot).is_none()
     }
 
     /// Writes back, if packets leave at once: flows that are due, and some that have been
@@ -181,7 +174,7 @@ impl Rescue {
         for flow in due.drain(..) {
             // A flow that finds no room is unprotected from here on, and is sent again
             // like every unprotected flow.
-            if !is_put_off || flows.header(flow.0).commit == 0 {
+            if !is_put_off || flows.header(flow.slot).commit == Commit::NONE {
                 self.write_back(flows, flow, out);
             }
         }
@@ -193,7 +186,7 @@ impl Rescue {
         }
         if !self.copies.blocked {
             // Most of these flows have not been touched for long: prefetch them.
-            let next = self.behind.iter().take(self.round.min(WRITTEN)).map(|(slot, _)| *slot);
+            let next = self.behind.iter().take(self.round.min(WRITTEN)).map(|flow| flow.slot);
             core::hint::black_box(flows.touch_blocks(next));
         }
         let mut written = 0;
@@ -202,8 +195,8 @@ impl Rescue {
             && let Some(flow) = self.behind.pop_front()
         {
             self.round -= 1;
-            let header = flows.header(flow.0);
-            if header.generation != flow.1 || header.flags & flag::DIRTY == 0 {
+            let header = flows.header(flow.slot);
+            if header.reference(flow.slot) != flow || header.flags & flag::DIRTY == 0 {
                 // The flow was due before, or has ended.
                 continue;
             }
@@ -218,7 +211,7 @@ impl Rescue {
     fn is_at_server(&self, header: &ActorHeader) -> bool {
         let holder = header.holder();
         self.shares.position(holder).is_some()
-            && header.commit != 0
+            && header.commit != Commit::NONE
             && header.flags & flag::UNPROTECTED == 0
     }
 
@@ -231,7 +224,7 @@ impl Rescue {
         // The holder is set although nothing was sent, so that the server is told if the
         // flow ends before it is written back.
         header.set_holder(server);
-        header.commit = 0;
+        header.commit = Commit::NONE;
         header.flags = header.flags & !flag::DIRTY | flag::UNPROTECTED;
         self.copies.resynchronise_again();
     }
@@ -252,21 +245,18 @@ impl Rescue {
         // the new server.
         let is_sent =
             |slot: &Slot| flows.header(*slot).life() == Life::Departed && is_its(flows, *slot);
-        self.adrift.retain(|(slot, _)| !is_its(flows, *slot));
-        self.adrift.extend(
-            (0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)),
-        );
-        let aside = self.paging.iter_mut().flat_map(|paging| {
-            paging.states_aside().map(|(slot, generation, _)| (slot, generation))
-        });
-        let aside: BTreeSet<(Slot, u32)> = aside.collect();
+        self.adrift.retain(|flow| !is_its(flows, flow.slot));
+        let sent = (0..flows.reach()).filter(is_sent);
+        self.adrift.extend(sent.map(|slot| flows.reference(slot)));
+        let aside = self.paging.iter_mut().flat_map(Paging::states_aside);
+        let aside: BTreeSet<FlowRef> = aside.map(|(flow, _)| flow).collect();
         let is_absent = |slot: &Slot| {
             let header = flows.header(*slot);
             let is_away = header.life().is_owned() && !flows.is_present(*slot);
-            is_away && !aside.contains(&(*slot, header.generation)) && is_its(flows, *slot)
+            is_away && !aside.contains(&header.reference(*slot)) && is_its(flows, *slot)
         };
         let absent = (0..flows.reach()).filter(is_absent);
-        out.lost.extend(absent.map(|slot| (slot, flows.header(slot).generation)));
+        out.lost.extend(absent.map(|slot| flows.reference(slot)));
         if let Some(paging) = &mut self.paging {
             paging.forget_server(flows, is_its_key);
         }
@@ -302,9 +292,9 @@ impl Paged for Rescue {
         self.paging.as_ref().map_or(0, Paging::aside)
     }
 
-    fn visit_aside(&mut self, visit: &mut dyn FnMut(Slot, u32, &mut [u8])) {
+    fn visit_aside(&mut self, visit: &mut dyn FnMut(FlowRef, &mut [u8])) {
         let states = self.paging.iter_mut().flat_map(Paging::states_aside);
-        states.for_each(|(slot, generation, state)| visit(slot, generation, state));
+        states.for_each(|(flow, state)| visit(flow, state));
     }
 
     fn departs(
@@ -397,23 +387,20 @@ impl Protection for Rescue {
     }
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        for (slot, generation) in self.displaced.drain(..) {
-            let header = flows.header(slot);
-            if header.generation == generation && header.life() == Life::Copy {
-                flows.remove(slot);
+        for flow in self.displaced.drain(..) {
+            if flows.get(flow).is_some_and(|header| header.life() == Life::Copy) {
+                flows.remove(flow.slot);
             }
         }
         let mut departing = core::mem::take(&mut self.departing);
-        for (slot, generation) in departing.drain(..) {
-            let header = flows.header_mut(slot);
-            if header.generation != generation || !header.life().is_owned() {
-                continue;
-            }
+        for flow in departing.drain(..) {
+            let header = flows.get_mut(flow).filter(|header| header.life().is_owned());
+            let Some(header) = header else { continue };
             if self.waits() {
-                self.copies.mark_dirty(flows, slot);
+                self.copies.mark_dirty(flows, flow.slot);
             } else {
                 header.flags |= flag::DIRTY;
-                self.due.push((slot, generation));
+                self.due.push(flow);
             }
         }
         self.departing = departing;
@@ -514,7 +501,7 @@ impl Protection for Rescue {
         let is_held_there = self.shares.has_node(header.holder().node);
         let is_behind = is_held_there && !self.is_at_server(header);
         if is_behind || header.flags & flag::DIRTY != 0 {
-            self.departing.push((slot, header.generation));
+            self.departing.push(header.reference(slot));
             return false;
         }
         self.copies.has_drained(flows, slot, out)
@@ -551,10 +538,8 @@ impl Protection for Rescue {
         let safety = self.copies.safety(flows);
         let unprotected =
             if self.shares.are_all_known() { safety.unprotected } else { flows.owned() as u64 };
-        let is_adrift = |(slot, generation): &(Slot, u32)| {
-            let header = flows.header(*slot);
-            header.generation == *generation && header.life() == Life::Departed
-        };
+        let is_adrift =
+            |flow: &FlowRef| flows.get(*flow).is_some_and(|header| header.life() == Life::Departed);
         // A state that waits for room has no other copy.
         let is_filling =
             safety.resynchronising || self.adrift.iter().any(is_adrift) || self.aside() > 0;

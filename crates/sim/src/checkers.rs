@@ -10,7 +10,7 @@ use crate::stamper::{self, Revealed, Stamps};
 use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::flows::{Life, flag};
-use holdfast_protection::{Flows, Slot};
+use holdfast_protection::{Commit, Flows, Slot};
 use holdfast_wire::header::proto;
 use holdfast_wire::header::tcp_flags::RST;
 use holdfast_wire::{FlowKey, NodeId};
@@ -207,7 +207,7 @@ impl Checkers {
             for (chain, flows) in owner.chains() {
                 for (slot, header) in flows
                     .iter()
-                    .filter(|(_, header)| header.life().is_owned() && header.commit != 0)
+                    .filter(|(_, header)| header.life().is_owned() && header.commit != Commit::NONE)
                 {
                     let is_holder = |served: &&Served<'_>| {
                         served.runtime.me().node == header.holder().node && self.strict

@@ -8,6 +8,7 @@
 pub mod bfd;
 pub mod build;
 pub mod checksum;
+mod commit;
 mod epoch;
 pub mod events;
 pub mod fault;
@@ -25,6 +26,7 @@ pub mod rewrite;
 pub mod selector;
 pub mod zone;
 
+pub use commit::Commit;
 pub use epoch::Epoch;
 pub use hash::fnv1a;
 pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, source_of, unmap_v4};

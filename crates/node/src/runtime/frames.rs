@@ -3,7 +3,7 @@
 
 use super::Runtime;
 use super::side::Side;
-use holdfast_protection::{Epoch, Flows, Peer};
+use holdfast_protection::{Commit, Epoch, Flows, Peer};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, NodeId, Packet, PacketPool};
@@ -179,7 +179,7 @@ impl Runtime {
 /// Asks replicas which of the packets that were handed to them have arrived.
 #[inline(never)]
 fn send_marks(
-    marks: &mut Vec<(Peer, u32)>,
+    marks: &mut Vec<(Peer, Commit)>,
     chain: u16,
     me: [u8; 6],
     tx: &mut Vec<Packet>,
@@ -190,7 +190,7 @@ fn send_marks(
         let Some(mut mark) = pool.take() else { break };
         mark.meta.flags = Flags::OAM;
         mark.meta.chain = chain;
-        mark.meta.commit = commit;
+        mark.meta.commit = commit.get();
         let outer = Outer { destination: to.mac(), source: me, index: index::MARK };
         if nsh::encapsulate(&mut mark, outer) {
             tx.push(mark);

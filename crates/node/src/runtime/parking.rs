@@ -2,7 +2,7 @@
 //! the packet before them.
 
 use holdfast_nf::Position;
-use holdfast_protection::{Epoch, Slot};
+use holdfast_protection::{Epoch, FlowRef};
 use holdfast_wire::{FlowKey, Packet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,8 +16,7 @@ const PATIENCE: u64 = 2_000_000_000;
 
 /// A packet with its position in the chain, from which it goes on.
 pub(crate) struct Parked {
-    pub(crate) slot: Slot,
-    pub(crate) generation: u32,
+    pub(crate) flow: FlowRef,
     pub(crate) key: FlowKey,
     pub(crate) position: Position,
     pub(crate) since: u64,
@@ -128,40 +127,28 @@ impl Parking {
 
     /// The number of functions that have a flow open whose first packet waits in the
     /// middle of the chain.
-    pub(crate) fn opened(&self, slot: Slot, generation: u32) -> usize {
-        let is_its = |parked: &&Parked| {
-            parked.slot == slot && parked.generation == generation && parked.position.opening
-        };
+    pub(crate) fn opened(&self, flow: FlowRef) -> usize {
+        let is_its = |parked: &&Parked| parked.flow == flow && parked.position.opening;
         let position = self.packets.iter().find(is_its).map(|parked| parked.position);
         position.map_or(0, |position| usize::from(position.passed) + usize::from(position.opened))
     }
 
     /// Moves packets to this flow that came under its key and epoch, have not begun, and
     /// wait with another flow. Returns the flows with which they waited.
-    pub(crate) fn readdress(
-        &mut self,
-        key: &FlowKey,
-        epoch: Epoch,
-        (slot, generation): (Slot, u32),
-    ) -> Vec<(Slot, u32)> {
+    pub(crate) fn readdress(&mut self, key: &FlowKey, epoch: Epoch, flow: FlowRef) -> Vec<FlowRef> {
         let is_its = |parked: &&mut Parked| {
-            parked.slot != slot
+            parked.flow.slot != flow.slot
                 && parked.position == Position::START
                 && parked.key == *key
                 && parked.packet.meta.commit == epoch.get()
         };
         let others = self.packets.iter_mut().filter(is_its);
-        let of = |parked: &mut Parked| {
-            let before = (parked.slot, parked.generation);
-            (parked.slot, parked.generation) = (slot, generation);
-            before
-        };
-        others.map(of).collect()
+        others.map(|parked| core::mem::replace(&mut parked.flow, flow)).collect()
     }
 
     /// Takes the packets of one flow, in order.
-    pub(crate) fn take_all(&mut self, slot: Slot, generation: u32) -> Vec<Parked> {
-        let is_its = |parked: &Parked| parked.slot == slot && parked.generation == generation;
+    pub(crate) fn take_all(&mut self, flow: FlowRef) -> Vec<Parked> {
+        let is_its = |parked: &Parked| parked.flow == flow;
         let (taken, kept) = core::mem::take(&mut self.packets).into_iter().partition(is_its);
         self.packets = kept;
         Vec::from(taken)

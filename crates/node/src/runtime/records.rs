@@ -6,7 +6,7 @@ use super::telling::Telling;
 use super::{Lane, Runtime};
 use crate::ahead;
 use crate::message::{Control, Ended, Member, MemberState, is_later_view, kind, numbered};
-use holdfast_protection::{Detour, Epoch, NodeIndex, Peer, kind as protection_kind};
+use holdfast_protection::{Commit, Detour, Epoch, NodeIndex, Peer, kind as protection_kind};
 use holdfast_wire::{DropReason, FlowKey, NodeId, Packet, PacketPool};
 use zerocopy::FromBytes;
 
@@ -187,7 +187,7 @@ impl Runtime {
         if let Some(from) = self.sender(&source)
             && let Some(lane) = self.lanes.get_mut(mark.meta.chain as usize)
         {
-            lane.protection.handle_mark(from, mark.meta.commit);
+            lane.protection.handle_mark(from, Commit::new(mark.meta.commit));
         }
     }
 

@@ -21,7 +21,7 @@ use crate::channel::Fabric;
 use crate::message::{Replay as Ask, kind};
 use holdfast_nf::Position;
 use holdfast_protection::flows::{Event, Found, Life, flag};
-use holdfast_protection::{Epoch, Peer, Slot};
+use holdfast_protection::{Epoch, FlowRef, Flows, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, NodeId, Packet, PacketPool};
@@ -40,8 +40,7 @@ const UNDER_WAY: u32 = 512;
 
 /// The replay of one flow.
 struct Replay {
-    slot: Slot,
-    generation: u32,
+    flow: FlowRef,
     dead: Peer,
     /// Number of logged packets, and of those among them that have come.
     total: u32,
@@ -56,6 +55,15 @@ struct Replay {
     packets: BTreeMap<u64, Packet>,
     /// An input is missing, or its outcome differs: the flow cannot be restored.
     is_broken: bool,
+}
+
+impl Replay {
+    /// True if the flow of this epoch is still the one that is being replayed.
+    fn is_valid(&self, flows: &Flows, epoch: u32) -> bool {
+        flows
+            .get(self.flow)
+            .is_some_and(|header| header.life() == Life::Replaying && header.epoch.get() == epoch)
+    }
 }
 
 /// See the module. Replays of one chain.
@@ -143,11 +151,10 @@ impl Lane {
         header.parked += 1;
         header.flags |= if inputs.is_empty() { 0 } else { flag::EMPTY };
         let bar = inputs.iter().copied().fold(header.last_stamp, u64::max);
-        let (epoch, generation) = (header.epoch.get(), header.generation);
+        let (epoch, flow) = (header.epoch.get(), header.reference(slot));
         self.flows.step(slot, Event::Replay);
         let replay = Replay {
-            slot,
-            generation,
+            flow,
             dead,
             total,
             done: 0,
@@ -166,7 +173,7 @@ impl Lane {
     /// True if this flow is being replayed.
     pub(crate) fn is_replaying(&self, slot: Slot) -> bool {
         let epoch = self.flows.header(slot).epoch.get();
-        self.replays.flows.get(&epoch).is_some_and(|replay| replay.slot == slot)
+        self.replays.flows.get(&epoch).is_some_and(|replay| replay.flow.slot == slot)
     }
 
     /// Processes packets that have come, and asks for more.
@@ -239,12 +246,7 @@ impl Lane {
 
     /// True if the flow of this epoch is still the one that is being replayed.
     fn is_valid(&self, epoch: u32) -> bool {
-        self.replays.flows.get(&epoch).is_some_and(|replay| {
-            let header = self.flows.header(replay.slot);
-            header.generation == replay.generation
-                && header.life() == Life::Replaying
-                && header.epoch.get() == epoch
-        })
+        self.replays.flows.get(&epoch).is_some_and(|replay| replay.is_valid(&self.flows, epoch))
     }
 
     /// Continues a replay that has no open request.
@@ -283,7 +285,7 @@ impl Lane {
             && let Some(packet) = replay.packets.remove(stamp)
         {
             replay.inputs.pop_front();
-            replay.is_broken |= !self.replay(replay.slot, packet, true, shared, pool);
+            replay.is_broken |= !self.replay(replay.flow.slot, packet, true, shared, pool);
         }
         if !replay.is_broken && replay.packets.len() > KEPT && !replay.inputs.is_empty() {
             self.give_up_replay(replay, shared);
@@ -306,7 +308,7 @@ impl Lane {
         }
         if replay.inputs.is_empty() {
             // The flow is as it was when a packet of it last left.
-            self.flows.header_mut(replay.slot).flags &= !flag::EMPTY;
+            self.flows.header_mut(replay.flow.slot).flags &= !flag::EMPTY;
             self.replay_new(replay, shared, pool);
         }
     }
@@ -314,7 +316,7 @@ impl Lane {
     /// Runs the packets that the dead owner had not processed, as far as is known.
     fn replay_new(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
         while let Some((_, packet)) = replay.packets.pop_first() {
-            self.replay(replay.slot, packet, false, shared, pool);
+            self.replay(replay.flow.slot, packet, false, shared, pool);
         }
     }
 
@@ -373,9 +375,8 @@ impl Lane {
             self.run_late(packet, found, &key, shared, pool);
         } else {
             // An earlier packet of the flow waits, so this one waits behind it.
-            let generation = header.generation;
-            let since = shared.sides[self.side].now;
-            let parked = Parked { slot, generation, key, position: Position::START, since, packet };
+            let (flow, since) = (header.reference(slot), shared.sides[self.side].now);
+            let parked = Parked { flow, key, position: Position::START, since, packet };
             let header = self.flows.header_mut(slot);
             match self.parking.push(parked, header.parked) {
                 Ok(()) => header.parked += 1,
@@ -400,21 +401,19 @@ impl Lane {
         if let Some((count, _)) = replay.asked {
             self.replays.under_way -= count;
         }
-        let header = self.flows.header_mut(replay.slot);
-        let is_valid = header.generation == replay.generation
-            && header.life() == Life::Replaying
-            && header.epoch.get() == epoch;
+        let (is_valid, slot) = (replay.is_valid(&self.flows, epoch), replay.flow.slot);
         if is_valid {
+            let header = self.flows.header_mut(slot);
             header.flags &= !flag::EMPTY;
             header.parked = header.parked.saturating_sub(1);
-            self.flows.step(replay.slot, Event::Restore);
+            self.flows.step(slot, Event::Restore);
             if replay.is_broken {
-                self.lose(replay.slot, shared, pool);
+                self.lose(slot, shared, pool);
             } else {
-                self.wheel.remove(&mut self.flows, replay.slot);
-                self.wheel.file(&mut self.flows, replay.slot);
+                self.wheel.remove(&mut self.flows, slot);
+                self.wheel.file(&mut self.flows, slot);
                 if let Some(logged) = self.protection.logged_mut() {
-                    logged.replayed(&mut self.flows, replay.slot);
+                    logged.replayed(&mut self.flows, slot);
                 }
             }
         }
@@ -443,11 +442,7 @@ impl Lane {
     /// come.
     pub(crate) fn end_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         for (epoch, mut replay) in core::mem::take(&mut self.replays.flows) {
-            let header = self.flows.header(replay.slot);
-            if header.generation == replay.generation
-                && header.life() == Life::Replaying
-                && header.epoch.get() == epoch
-            {
+            if replay.is_valid(&self.flows, epoch) {
                 self.replay_rest(&mut replay, shared, pool);
             }
             self.finish(epoch, replay, shared, pool);

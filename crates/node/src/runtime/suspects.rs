@@ -14,7 +14,7 @@
 use super::lane::Lane;
 use super::{Runtime, Shared};
 use holdfast_protection::flows::Found;
-use holdfast_protection::{Epoch, Slot};
+use holdfast_protection::{Epoch, FlowRef};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 
 /// Suspects that wait at a time.
@@ -25,8 +25,7 @@ const PATIENCE: u64 = 3_000_000_000;
 pub(super) const LOOK_EVERY: u64 = 10_000_000;
 
 pub(crate) struct Suspect {
-    slot: Slot,
-    generation: u32,
+    flow: FlowRef,
     epoch: Epoch,
     key: FlowKey,
     is_reply: bool,
@@ -58,11 +57,9 @@ impl Lane {
             return shared.drop(packet, DropReason::Suspect, pool);
         }
         let header = self.flows.header(found.slot);
-        let (generation, epoch) = (header.generation, header.epoch);
         self.suspects.push(Suspect {
-            slot: found.slot,
-            generation,
-            epoch,
+            flow: header.reference(found.slot),
+            epoch: header.epoch,
             key,
             is_reply: found.is_reply,
             packet,
@@ -81,14 +78,13 @@ impl Lane {
     ) {
         let mut tried = !is_safe;
         for mut suspect in core::mem::take(&mut self.suspects) {
-            let header = self.flows.header(suspect.slot);
-            let is_here = (header.generation, header.epoch) == (suspect.generation, suspect.epoch)
-                && header.life().is_owned();
+            let header = self.flows.get_owned(suspect.flow);
+            let is_here = header.is_some_and(|header| header.epoch == suspect.epoch);
             let since = *suspect.since.get_or_insert(clock);
             if !is_here {
                 shared.drop(suspect.packet, DropReason::StaleEpoch, pool);
             } else if !core::mem::replace(&mut tried, true) {
-                let found = Found { slot: suspect.slot, is_reply: suspect.is_reply };
+                let found = Found { slot: suspect.flow.slot, is_reply: suspect.is_reply };
                 self.run_late(suspect.packet, found, &suspect.key, shared, pool);
             } else if clock.saturating_sub(since) > PATIENCE {
                 shared.drop(suspect.packet, DropReason::Suspect, pool);

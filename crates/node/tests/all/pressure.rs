@@ -3,7 +3,9 @@
 use crate::runtime::Bench;
 use crate::spot::{Nothing, PerPacket, SECOND, accepting, datagram};
 use holdfast_nf::{Context, DropReason, Packet, Standing, Verdict};
-use holdfast_protection::{Epoch, Flows, Outbox, Paged, Peer, Plan, Protection, Safety, Slot};
+use holdfast_protection::{
+    Epoch, FlowRef, Flows, Outbox, Paged, Peer, Plan, Protection, Safety, Slot,
+};
 use holdfast_wire::fault::{Fault, plant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -279,7 +281,7 @@ impl Paged for Away {
         0
     }
 
-    fn visit_aside(&mut self, _: &mut dyn FnMut(Slot, u32, &mut [u8])) {}
+    fn visit_aside(&mut self, _: &mut dyn FnMut(FlowRef, &mut [u8])) {}
 
     fn departs(&mut self, _: &Flows, _: Slot, _: Peer, _: Epoch, _: &mut Outbox) -> bool {
         true

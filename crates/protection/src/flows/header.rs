@@ -1,9 +1,9 @@
 //! The header of every flow actor, the same for every chain.
 
-use super::Life;
+use super::{FlowRef, Life, Slot};
 use core::mem::offset_of;
 use holdfast_nf::Standing;
-use holdfast_wire::{Epoch, FlowKey, NodeId, Peer};
+use holdfast_wire::{Commit, Epoch, FlowKey, NodeId, Peer};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bits of [`ActorHeader::flags`].
@@ -72,8 +72,8 @@ pub struct ActorHeader {
     old_bytes: [u64; 2],
     /// Incarnation of `holder`.
     holder_incarnation: u32,
-    /// Number of the commit that carried the latest state.
-    pub commit: u32,
+    /// The commit that carried the latest state.
+    pub commit: Commit,
     /// Next in the timer wheel's list; [`NO_SLOT`] ends it. Local to the runtime.
     pub timer_next: u32,
     /// The one before in that list; [`NO_SLOT`] for the first. Local to the runtime.
@@ -81,7 +81,7 @@ pub struct ActorHeader {
     /// The wheel's list, [`NO_SLOT`] for none. Local to the runtime.
     pub timer_list: u32,
     /// Counts the uses of the slot. Local to the runtime.
-    pub generation: u32,
+    pub(crate) generation: u32,
 }
 
 /// The bits of [`ActorHeader::expires_at`] that hold the flow's standing.
@@ -105,6 +105,12 @@ impl ActorHeader {
     #[inline]
     pub fn set_holder(&mut self, holder: Peer) {
         (self.holder, self.holder_incarnation) = (holder.node, holder.incarnation);
+    }
+
+    /// The flow with this header, which is in this slot.
+    #[inline]
+    pub fn reference(&self, slot: Slot) -> FlowRef {
+        FlowRef { slot, generation: self.generation }
     }
 
     /// The flow's standing.

@@ -34,6 +34,14 @@ use zerocopy::{
 /// Index of a flow actor in its slab.
 pub type Slot = u32;
 
+/// A flow here: its slot, in this use of it. The next use of the slot is another flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FlowRef {
+    /// The flow's slot.
+    pub slot: Slot,
+    pub(crate) generation: u32,
+}
+
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -324,6 +332,33 @@ impl Flows {
             Some(head) => transmute_mut!(head),
             None => unreachable!("every slot has a header"),
         }
+    }
+
+    /// The flow in this slot, to find it again. A slot that has become free still has the
+    /// reference of its last flow.
+    #[inline]
+    pub fn reference(&self, slot: Slot) -> FlowRef {
+        self.header(slot).reference(slot)
+    }
+
+    /// The header of this flow; `None` if the flow is not here any more.
+    #[inline]
+    pub fn get(&self, flow: FlowRef) -> Option<&ActorHeader> {
+        let header = self.header(flow.slot);
+        (header.reference(flow.slot) == flow && header.life() != Life::Free).then_some(header)
+    }
+
+    /// The header of this flow, to write; `None` if the flow is not here any more.
+    #[inline]
+    pub fn get_mut(&mut self, flow: FlowRef) -> Option<&mut ActorHeader> {
+        self.get(flow)?;
+        Some(self.header_mut(flow.slot))
+    }
+
+    /// The header of this flow; `None` if the flow is not owned here, or not any more.
+    #[inline]
+    pub fn get_owned(&self, flow: FlowRef) -> Option<&ActorHeader> {
+        self.get(flow).filter(|header| header.life().is_owned())
     }
 
     /// Header and chain state together, to process a packet.

@@ -197,9 +197,14 @@ fn a_state_may_be_absent() {
         Some(Found { slot: slots[0], is_reply: true })
     );
     let generation = flows.header(slots[1]).generation;
+    let first = flows.reference(third);
+    assert!(flows.get_owned(first).is_some_and(|header| header.key == key(3)));
     flows.remove(third);
+    assert!(flows.get(first).is_none() && flows.reference(third) == first);
     let again = insert(&mut flows, 4).unwrap();
     assert_eq!((again, flows.header(again).generation), (third, 2));
+    assert!(flows.get(first).is_none() && flows.get_mut(first).is_none());
+    assert!(flows.get(flows.reference(again)).is_some_and(|header| header.key == key(4)));
     flows.evict(again);
     flows.remove(again);
     assert_eq!(

@@ -2,8 +2,8 @@
 //! reveal.
 
 use super::HELD_LIMIT;
-use crate::numbers::{Inbound, reached};
-use crate::{Outbox, kind};
+use crate::numbers::Inbound;
+use crate::{Commit, Outbox, kind};
 use holdfast_wire::{DropReason, Packet};
 use std::collections::VecDeque;
 
@@ -17,15 +17,15 @@ const REFUSED_MEMORY: u32 = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     /// Packets that waited for commits up to this one have been released.
-    released_to: u32,
+    released_to: Commit,
     pub(super) packets: VecDeque<Packet>,
     /// Marks whose commits are not saved yet.
-    pub(super) marks: VecDeque<u32>,
+    pub(super) marks: VecDeque<Commit>,
     /// The commit to report in the next turn. Packets released in this turn go out behind
     /// its messages.
-    passed: Option<u32>,
-    refused: VecDeque<(u32, DropReason)>,
-    refused_up_to: Option<u32>,
+    passed: Option<Commit>,
+    refused: VecDeque<(Commit, DropReason)>,
+    refused_up_to: Option<Commit>,
 }
 
 impl Handed {
@@ -35,18 +35,18 @@ impl Handed {
     }
 
     /// Notes that the state of this commit is not here, and will not be.
-    pub(super) fn refuse(&mut self, commit: u32, reason: DropReason) {
+    pub(super) fn refuse(&mut self, commit: Commit, reason: DropReason) {
         if self.refused.len() == REFUSED_LIMIT {
             self.refused_up_to = self.refused.pop_front().map(|(commit, _)| commit);
         }
         self.refused.push_back((commit, reason));
     }
 
-    fn refusal(&self, commit: u32) -> Option<DropReason> {
+    fn refusal(&self, commit: Commit) -> Option<DropReason> {
         if self.refused.is_empty() && self.refused_up_to.is_none() {
             return None;
         }
-        if self.refused_up_to.is_some_and(|limit| reached(limit, commit)) {
+        if self.refused_up_to.is_some_and(|limit| limit.has_reached(commit)) {
             return Some(DropReason::StaleEpoch);
         }
         self.refused.iter().find(|(refused, _)| *refused == commit).map(|&(_, reason)| reason)
@@ -55,11 +55,11 @@ impl Handed {
     /// Forgets refusals that no packet can meet any more, now that `saved` has been
     /// saved.
     #[inline]
-    pub(super) fn forget_refusals(&mut self, saved: u32) {
+    pub(super) fn forget_refusals(&mut self, saved: Commit) {
         if self.refused.is_empty() && self.refused_up_to.is_none() {
             return;
         }
-        let is_old = |commit: u32| reached(saved.wrapping_sub(REFUSED_MEMORY), commit);
+        let is_old = |commit: Commit| saved.behind(REFUSED_MEMORY).has_reached(commit);
         while self.refused.front().is_some_and(|&(commit, _)| is_old(commit)) {
             self.refused.pop_front();
         }
@@ -70,8 +70,8 @@ impl Handed {
 
     /// Takes a packet that was handed over. The packet leaves at once if its commit has
     /// been processed; if not, it waits.
-    pub(super) fn take(&mut self, packet: Packet, saved: u32, out: &mut Outbox) {
-        if self.released_to == saved && reached(saved, packet.meta.commit) {
+    pub(super) fn take(&mut self, packet: Packet, saved: Commit, out: &mut Outbox) {
+        if self.released_to == saved && saved.has_reached(Commit::new(packet.meta.commit)) {
             // No packet of its flow waits: that packet would be older, and has been
             // released.
             self.settle(packet, out);
@@ -84,14 +84,14 @@ impl Handed {
 
     /// Releases the packets whose states were saved since. Makes a single pass over the
     /// waiting packets, however many states came.
-    pub(super) fn release(&mut self, saved: u32, out: &mut Outbox) {
+    pub(super) fn release(&mut self, saved: Commit, out: &mut Outbox) {
         if self.released_to == saved {
             return;
         }
         self.released_to = saved;
         for _ in 0..self.packets.len() {
             let Some(packet) = self.packets.pop_front() else { return };
-            if reached(saved, packet.meta.commit) {
+            if saved.has_reached(Commit::new(packet.meta.commit)) {
                 self.settle(packet, out);
             } else {
                 self.packets.push_back(packet);
@@ -101,7 +101,7 @@ impl Handed {
 
     /// Releases or drops a packet whose commit has been saved or refused.
     fn settle(&self, packet: Packet, out: &mut Outbox) {
-        match self.refusal(packet.meta.commit) {
+        match self.refusal(Commit::new(packet.meta.commit)) {
             Some(reason) => out.dropped.push((packet, reason)),
             None => out.release(packet),
         }
@@ -123,7 +123,7 @@ pub(super) fn answer(inbound: &mut Inbound<Handed>, out: &mut Outbox) -> bool {
         inbound.more.passed = before;
     }
     let saved = inbound.saved;
-    while inbound.more.marks.front().is_some_and(|&commit| reached(saved, commit)) {
+    while inbound.more.marks.front().is_some_and(|&commit| saved.has_reached(commit)) {
         inbound.more.passed = inbound.more.marks.pop_front();
     }
     inbound.tell_saved(out);

@@ -10,8 +10,7 @@
 use super::link::{Latched, Link};
 use super::{HELD_LIMIT, MARK_PATIENCE};
 use crate::flows::ActorHeader;
-use crate::numbers::reached;
-use crate::{Outbox, Peer, Slot};
+use crate::{Commit, FlowRef, Outbox, Peer, Slot};
 use holdfast_wire::DropReason;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 struct Left {
     peer: Peer,
     /// The latest commit of which the holder was handed a packet.
-    handed: u32,
+    handed: Commit,
     /// When the last mark was sent, ns.
     asked: Option<u64>,
 }
@@ -34,9 +33,9 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Leaving {
     holders: Vec<Left>,
-    /// Flows that had one of these holders and have another one since. By slot: the
-    /// slot's generation and the former holder.
-    flows: BTreeMap<Slot, (u32, Peer)>,
+    /// Flows that had one of these holders and have another one since, by slot, with the
+    /// former holder.
+    flows: BTreeMap<Slot, (FlowRef, Peer)>,
     waiting: VecDeque<Waiting>,
 }
 
@@ -66,14 +65,16 @@ impl Leaving {
     pub(super) fn replace(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
         // Packets of a flow that still waits for an earlier holder have not been handed
         // to this one.
-        if header.commit != 0 && self.is_among(holder) && !self.is_behind(slot, header.generation) {
-            self.flows.insert(slot, (header.generation, holder));
+        let flow = header.reference(slot);
+        if header.commit != Commit::NONE && self.is_among(holder) && !self.is_behind(flow) {
+            self.flows.insert(slot, (flow, holder));
         }
     }
 
     /// True if packets of this flow may still be with a leaving holder.
-    pub(super) fn is_behind(&self, slot: Slot, generation: u32) -> bool {
-        !self.holders.is_empty() && self.flows.get(&slot).is_some_and(|(of, _)| *of == generation)
+    pub(super) fn is_behind(&self, flow: FlowRef) -> bool {
+        !self.holders.is_empty()
+            && self.flows.get(&flow.slot).is_some_and(|(known, _)| *known == flow)
     }
 
     /// Keeps a packet that must wait for a leaving holder. Returns the packet if it need
@@ -84,8 +85,8 @@ impl Leaving {
         latched: Latched,
         out: &mut Outbox,
     ) -> Option<Latched> {
-        let behind = match self.flows.get(&latched.slot) {
-            Some((generation, peer)) if *generation == latched.generation => *peer,
+        let behind = match self.flows.get(&latched.flow.slot) {
+            Some((flow, peer)) if *flow == latched.flow => *peer,
             _ => return Some(latched),
         };
         if self.waiting.len() == HELD_LIMIT {
@@ -100,7 +101,7 @@ impl Leaving {
     pub(super) fn refuse(
         &mut self,
         holder: Peer,
-        commit: u32,
+        commit: Commit,
         reason: DropReason,
         out: &mut Outbox,
     ) {
@@ -129,9 +130,9 @@ impl Leaving {
 
     /// A leaving holder reports that its packets up to this commit have left. False if
     /// this report was not waited for.
-    pub(super) fn handle_passed(&mut self, from: Peer, commit: u32) -> bool {
+    pub(super) fn handle_passed(&mut self, from: Peer, commit: Commit) -> bool {
         let before = self.holders.len();
-        self.holders.retain(|left| left.peer != from || !reached(commit, left.handed));
+        self.holders.retain(|left| left.peer != from || !commit.has_reached(left.handed));
         let is_over = self.holders.len() < before;
         if is_over {
             self.forget();

@@ -4,15 +4,14 @@ use super::unsaved::packets;
 use super::way::Choice;
 use crate::links::Holder;
 use crate::numbers::Sent;
-use crate::{Flows, Peer, Slot};
+use crate::{Commit, FlowRef, Flows, Peer, Slot};
 use holdfast_wire::Packet;
 use std::collections::VecDeque;
 
 /// A packet that waits here until the state that it reveals is saved.
 pub(super) struct Latched {
-    pub(super) commit: u32,
-    pub(super) slot: Slot,
-    pub(super) generation: u32,
+    pub(super) commit: Commit,
+    pub(super) flow: FlowRef,
     /// Packets of the flow up to this one, or up to a later one of the same batch.
     pub(super) packets: u32,
     pub(super) packet: Packet,
@@ -24,9 +23,8 @@ pub(super) struct Latched {
 /// A record that is not answered yet, with its flow.
 #[derive(Clone, Copy)]
 pub(crate) struct UnderWay {
-    pub(crate) number: u32,
-    pub(super) slot: Slot,
-    pub(super) generation: u32,
+    pub(crate) number: Commit,
+    pub(super) flow: FlowRef,
     /// Packets of the flow that the record includes.
     pub(super) packets: u32,
     /// Time at which the record was sent, ns.
@@ -40,16 +38,16 @@ pub(crate) struct Link {
     pub(crate) peer: Peer,
     pub(crate) numbers: Sent,
     /// Commits up to this one belong to a resynchronisation that is not saved yet.
-    pub(super) resync_mark: Option<u32>,
+    pub(super) resync_mark: Option<Commit>,
     /// Copies of this runtime's flows at the holder.
     pub(super) copies: u64,
     /// The holder refused a copy for want of room; the time before which it is asked to
     /// take no more, ns.
     pub(super) full_until: u64,
     /// Packets handed over up to this commit have left.
-    pub(super) passed: u32,
+    pub(super) passed: Commit,
     /// The commit and the time of an unanswered mark.
-    pub(super) marked: Option<(u32, u64)>,
+    pub(super) marked: Option<(Commit, u64)>,
     pub(crate) under_way: VecDeque<UnderWay>,
     pub(super) latch: VecDeque<Latched>,
     pub(super) choice: Choice,
@@ -63,7 +61,7 @@ impl Link {
             resync_mark: None,
             copies: 0,
             full_until: 0,
-            passed: 0,
+            passed: Commit::NONE,
             marked: None,
             // Queues grow to their working size, because a runtime has a link to every
             // other one.
@@ -73,9 +71,14 @@ impl Link {
         }
     }
 
+    /// The holder has reported that every packet handed over up to this commit has left.
+    pub(super) fn has_passed(&self, commit: Commit) -> bool {
+        self.passed != Commit::NONE && self.passed.has_reached(commit)
+    }
+
     pub(super) fn note_sent(
         &mut self,
-        number: u32,
+        number: Commit,
         flows: &Flows,
         slot: Slot,
         since: u64,
@@ -83,15 +86,8 @@ impl Link {
     ) {
         self.numbers.last = number;
         let header = flows.header(slot);
-        let (generation, packets) = (header.generation, packets(header));
-        self.under_way.push_back(UnderWay {
-            number,
-            slot,
-            generation,
-            packets,
-            since,
-            is_question,
-        });
+        let (flow, packets) = (header.reference(slot), packets(header));
+        self.under_way.push_back(UnderWay { number, flow, packets, since, is_question });
     }
 }
 

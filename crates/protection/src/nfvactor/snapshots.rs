@@ -27,7 +27,7 @@ use super::link::{Link, UnderWay};
 use super::{NfvActor, REFUSED_PAUSE};
 use crate::flows::{ActorHeader, Life, flag};
 use crate::plan::{Flow, Release};
-use crate::{Flows, Outbox, Peer};
+use crate::{Commit, Flows, Outbox, Peer};
 use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
 use restore::Restoring;
@@ -127,9 +127,9 @@ impl NfvActor {
         reason: DropReason,
         out: &mut Outbox,
     ) {
-        let Some(UnderWay { number, slot, generation, .. }) = sent else { return };
-        let header = flows.header_mut(slot);
-        if header.generation != generation || header.holder() != from {
+        let Some(UnderWay { number, flow, .. }) = sent else { return };
+        let Some(header) = flows.get_mut(flow) else { return };
+        if header.holder() != from {
             return;
         }
         match header.life() {
@@ -137,7 +137,7 @@ impl NfvActor {
             // comes later.
             life if life.is_owned() && header.commit == number => {
                 header.set_holder(Peer::default());
-                header.commit = 0;
+                header.commit = Commit::NONE;
                 header.flags |= flag::UNPROTECTED;
                 if let Some(link) = self.links.find(from) {
                     link.copies = link.copies.saturating_sub(1);
@@ -149,7 +149,7 @@ impl NfvActor {
             }
             // This runtime gave the snapshot back, and has received nothing newer since.
             Life::Copy if header.commit == number => {
-                restore::take_back(flows, slot, from.node, reason, out)
+                restore::take_back(flows, flow.slot, from.node, reason, out)
             }
             _ => {}
         }

@@ -4,9 +4,9 @@
 use super::NfvActor;
 use crate::copies::Demoted;
 use crate::flows::{ActorHeader, flag};
-use crate::numbers::{reached, split_block};
+use crate::numbers::split_block;
 use crate::rescue::share_of_key;
-use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
+use crate::{Commit, Flows, Outbox, Peer, Slot, copies, delta, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, NodeId};
 
@@ -75,9 +75,9 @@ impl NfvActor {
         let Some(link) = self.links.find(peer) else { return Err(Unsent::Nobody) };
         let commit = link.numbers.next();
         let is_followed = has_holder
-            && header.commit != 0
+            && header.commit != Commit::NONE
             && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0
-            && reached(link.numbers.last, header.commit);
+            && link.numbers.last.has_reached(header.commit);
         let block = flows.block(slot);
         let limit = (WHOLE_HEAD_LEN + block.len()).saturating_sub(delta::HEAD_LEN);
         let change = before
@@ -124,7 +124,7 @@ impl NfvActor {
         }
         match has_snapshots {
             true => header.set_holder(old),
-            false => header.commit = 0,
+            false => header.commit = Commit::NONE,
         }
         header.flags |= flag::UNPROTECTED;
         self.resync_again = true;
@@ -260,7 +260,7 @@ impl NfvActor {
             inbound.refuse(record.commit, *reason);
             inbound.more.refuse(record.commit, *reason);
         })?;
-        if is_planted(Fault::DamagesCopies) && record.commit % 16 == 0 {
+        if is_planted(Fault::DamagesCopies) && record.commit.get() % 16 == 0 {
             flows.block_mut(patched).last_mut().into_iter().for_each(|byte| *byte ^= 0x40);
         }
         Ok(())
@@ -287,7 +287,7 @@ impl NfvActor {
             // about.
             let unknown =
                 flag::UNPROTECTED | flag::WHOLE | flag::BEHIND | flag::DIRTY | flag::TOUCHED;
-            let is_known = header.commit != 0 && header.flags & unknown == 0;
+            let is_known = header.commit != Commit::NONE && header.flags & unknown == 0;
             // A flow whose state is about to be evicted is skipped, so that its only copy
             // is not removed.
             if !header.life().is_owned()

@@ -11,7 +11,7 @@ const C: Peer = Peer { node: NodeId::new(18), incarnation: 3 };
 const SECOND: u64 = 1_000_000_000;
 /// The acknowledgement of a holder that has answered, but has none of the records that a
 /// test sends: the number before the first, as when counts have wrapped.
-const BEFORE_ALL: u32 = u32::MAX;
+const BEFORE_ALL: Commit = Commit::new(u32::MAX);
 
 fn key(flow: u16) -> FlowKey {
     FlowKey { source_port: flow, destination_port: 80, protocol: 17, ..FlowKey::default() }

@@ -41,11 +41,11 @@ impl Unsaved {
         if !self.is_counted() || sent.is_question {
             return;
         }
-        let at = sent.slot as usize;
+        let at = sent.flow.slot as usize;
         if at >= self.known.len() {
             self.known.resize((at + 1).next_power_of_two(), (0, 0));
         }
-        self.known[at] = (sent.generation, sent.packets);
+        self.known[at] = (sent.flow.generation, sent.packets);
     }
 
     /// True if a failure now, with this packet gone, would undo no more packets than the
@@ -57,8 +57,8 @@ impl Unsaved {
         }
         let known = self
             .known
-            .get(packet.slot as usize)
-            .filter(|(generation, _)| *generation == packet.generation);
+            .get(packet.flow.slot as usize)
+            .filter(|(generation, _)| *generation == packet.flow.generation);
         let unsaved = packet.packets.wrapping_sub(known.map_or(0, |(_, packets)| *packets));
         unsaved <= self.limit || is_planted(Fault::IgnoresInterval)
     }

@@ -14,9 +14,8 @@
 use super::link::{Latched, Link};
 use super::unsaved::Unsaved;
 use super::{HELD_LIMIT, MARK_PATIENCE};
-use crate::numbers::reached;
 use crate::plan::Release;
-use crate::{Detour, Outbox};
+use crate::{Commit, Detour, Outbox};
 use holdfast_wire::DropReason;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 
@@ -38,9 +37,9 @@ pub(super) struct Choice {
     pub(super) way: Way,
     pub(super) detour: Detour,
     /// Latched packets wait until every packet handed over up to this commit has left.
-    behind: Option<u32>,
+    behind: Option<Commit>,
     /// The latest commit of which a packet was handed over.
-    handed: Option<u32>,
+    handed: Option<Commit>,
     /// When the mode is decided again, ns.
     decided_next: u64,
     /// Bytes since the last decision: of packets, which hand-over costs or would cost,
@@ -110,8 +109,8 @@ impl Link {
     /// Changes the mode.
     pub(super) fn change(&mut self, wanted: Way, now: u64, out: &mut Outbox) {
         self.choice.way = wanted;
-        let has_left = |commit: u32| self.passed != 0 && reached(self.passed, commit);
-        if wanted == Way::Latch && self.choice.handed.is_some_and(|handed| !has_left(handed)) {
+        if wanted == Way::Latch && self.choice.handed.is_some_and(|handed| !self.has_passed(handed))
+        {
             self.choice.behind = self.choice.handed;
             self.marked = None;
             self.ask_what_has_left(now, out);
@@ -128,13 +127,13 @@ impl Link {
 
     /// The latest commit of which a packet was handed over, if that packet may not have
     /// left yet.
-    pub(super) fn handed_and_not_left(&self) -> Option<u32> {
-        self.choice.handed.filter(|handed| self.passed == 0 || !reached(self.passed, *handed))
+    pub(super) fn handed_and_not_left(&self) -> Option<Commit> {
+        self.choice.handed.filter(|handed| !self.has_passed(*handed))
     }
 
     /// The holder has reported that every packet handed over up to `passed` has left.
     pub(super) fn note_passed(&mut self, unsaved: &Unsaved, out: &mut Outbox) {
-        if self.choice.behind.is_some_and(|behind| reached(self.passed, behind)) {
+        if self.choice.behind.is_some_and(|behind| self.passed.has_reached(behind)) {
             self.choice.behind = None;
             self.open_latch(unsaved, out);
         }
@@ -156,8 +155,8 @@ impl Link {
     }
 
     fn hand_over(&mut self, mut latched: Latched, out: &mut Outbox) {
-        latched.packet.meta.commit = latched.commit;
-        let newest = self.choice.handed.filter(|handed| reached(*handed, latched.commit));
+        latched.packet.meta.commit = latched.commit.get();
+        let newest = self.choice.handed.filter(|handed| handed.has_reached(latched.commit));
         self.choice.handed = newest.or(Some(latched.commit));
         out.handed.push((self.peer, latched.packet));
     }
@@ -167,7 +166,7 @@ impl Link {
         let (saved, is_behind) = (self.numbers.saved, self.choice.behind.is_some());
         let may_leave = |latched: &mut Latched| {
             latched.is_for_holder
-                || !is_behind && (reached(saved, latched.commit) || unsaved.may_leave(latched))
+                || !is_behind && (saved.has_reached(latched.commit) || unsaved.may_leave(latched))
         };
         while let Some(latched) = self.latch.pop_front_if(may_leave) {
             if latched.is_for_holder {
@@ -181,6 +180,6 @@ impl Link {
     /// True if a packet of this flow waits here, or if packets may leave only behind
     /// packets that were handed over.
     pub(super) fn holds(&self, slot: crate::Slot) -> bool {
-        self.choice.behind.is_some() || self.latch.iter().any(|latched| latched.slot == slot)
+        self.choice.behind.is_some() || self.latch.iter().any(|latched| latched.flow.slot == slot)
     }
 }

@@ -1,8 +1,8 @@
 //! Journals: the inputs that owners have processed since they sent the copies that are
 //! here, in order.
 
-use crate::numbers::{is_no_later, reached, split_u32};
-use crate::{Epoch, Peer, Slot};
+use crate::numbers::split_commit;
+use crate::{Commit, Epoch, Peer, Slot};
 use holdfast_wire::DropReason;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +16,7 @@ const INPUT_LEN: usize = 8;
 
 /// A record of inputs: its number (4), a stamp (8), and the inputs.
 pub(super) struct Record<'a> {
-    pub(super) number: u32,
+    pub(super) number: Commit,
     base: u64,
     inputs: &'a [[u8; INPUT_LEN]],
 }
@@ -27,7 +27,7 @@ impl<'a> Record<'a> {
     /// # Errors
     /// [`DropReason::Malformed`] if the body is not one.
     pub(super) fn read(body: &'a [u8]) -> Result<Record<'a>, DropReason> {
-        let (number, rest) = split_u32(body)?;
+        let (number, rest) = split_commit(body)?;
         let (base, rest) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         match rest.as_chunks() {
             (inputs, []) if !inputs.is_empty() => {
@@ -45,7 +45,7 @@ struct Journal {
     first: u64,
     inputs: VecDeque<(Epoch, u64)>,
     /// For each record its number, and the position behind its last input.
-    records: VecDeque<(u32, u64)>,
+    records: VecDeque<(Commit, u64)>,
 }
 
 /// See the module.
@@ -79,10 +79,10 @@ impl Journals {
 
     /// Forgets the inputs of an owner's records up to this one, because its copies
     /// contain them.
-    pub(super) fn trim(&mut self, from: Peer, number: u32) {
+    pub(super) fn trim(&mut self, from: Peer, number: Commit) {
         let Some(journal) = self.owners.get_mut(&from) else { return };
         while let Some((_, end)) =
-            journal.records.pop_front_if(|(known, _)| reached(number, *known))
+            journal.records.pop_front_if(|(known, _)| number.has_reached(*known))
         {
             journal.inputs.drain(..(end - journal.first) as usize);
             journal.first = end;
@@ -111,8 +111,7 @@ impl Journals {
 
     /// Closes the journals of a failed owner and of all its earlier incarnations.
     pub(super) fn close(&mut self, dead: Peer) {
-        let is_dead = |peer: &Peer| is_no_later(*peer, dead);
-        for (_, journal) in self.owners.extract_if(.., |peer, _| is_dead(peer)) {
+        for (_, journal) in self.owners.extract_if(.., |peer, _| dead.has_reached(*peer)) {
             let mut by_epoch: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
             for ((epoch, stamp), place) in journal.inputs.into_iter().zip(journal.first..) {
                 by_epoch.entry(epoch.get()).or_default().push((place, stamp));

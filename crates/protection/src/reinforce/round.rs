@@ -10,8 +10,7 @@
 //! commit.
 
 use crate::flows::flag;
-use crate::numbers::reached;
-use crate::{Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
+use crate::{Commit, FlowRef, Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
 
 /// States sent per flush: so few that the batch's inputs hardly wait behind them, but
 /// many if the log would otherwise fill up.
@@ -26,12 +25,12 @@ const INPUTS: usize = 1 << 15;
 struct Round {
     /// The copies contain all packets stamped up to here when the round is over.
     stamp: u64,
-    flows: Vec<(Slot, u32)>,
+    flows: Vec<FlowRef>,
     at: usize,
     /// By holder: the last record that it was sent before the round.
-    began: Vec<(Peer, u32)>,
+    began: Vec<(Peer, Commit)>,
     /// Once all states have been sent, by holder: the record that it must have saved.
-    sent: Option<Vec<(Peer, u32)>>,
+    sent: Option<Vec<(Peer, Commit)>>,
 }
 
 /// See the module.
@@ -39,7 +38,7 @@ struct Round {
 pub(super) struct Rounds {
     round: Option<Round>,
     /// Flows with inputs since their copies were sent.
-    behind: Vec<(Slot, u32)>,
+    behind: Vec<FlowRef>,
     /// The last round's stamp.
     stamp: u64,
     not_before: u64,
@@ -59,7 +58,7 @@ impl Rounds {
         let header = flows.header_mut(slot);
         if header.flags & flag::BEHIND == 0 {
             header.flags |= flag::BEHIND;
-            self.behind.push((slot, header.generation));
+            self.behind.push(header.reference(slot));
         }
     }
 
@@ -117,13 +116,13 @@ impl Rounds {
         let most = if is_urgent { SEND_URGENTLY } else { SEND };
         let mut sent = 0;
         while sent < most
-            && let Some(&(slot, generation)) = round.flows.get(round.at)
+            && let Some(&flow) = round.flows.get(round.at)
         {
-            let header = *flows.header(slot);
-            if header.generation == generation && header.flags & flag::BEHIND != 0 {
+            let header = *flows.header(flow.slot);
+            if header.reference(flow.slot) == flow && header.flags & flag::BEHIND != 0 {
                 match header.life() {
                     life if life.is_owned()
-                        && copies.send_state(flows, slot, None, out).is_err()
+                        && copies.send_state(flows, flow.slot, None, out).is_err()
                         && !copies.links.is_empty() =>
                     {
                         return;
@@ -145,7 +144,9 @@ impl Rounds {
             return;
         }
         for (peer, first) in &round.began {
-            let Some(link) = copies.links.find(*peer).filter(|_| *first != 0) else { continue };
+            let Some(link) = copies.links.find(*peer).filter(|_| *first != Commit::NONE) else {
+                continue;
+            };
             let number = link.numbers.next();
             // If there is no room, the next round reports it.
             if out.send(*peer, kind::COVERED, &[&number.to_be_bytes(), &first.to_be_bytes()]) {
@@ -159,15 +160,15 @@ impl Rounds {
 }
 
 /// True if a holder is still there and has not saved everything up to this record.
-pub(super) fn is_open(copies: &NfvActor, holder: Peer, last: u32) -> bool {
+pub(super) fn is_open(copies: &NfvActor, holder: Peer, last: Commit) -> bool {
     let link = copies.links.iter().find(|link| link.peer == holder);
     link.is_some_and(|link| {
-        last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, last))
+        last != Commit::NONE && !(link.numbers.has_answered() && link.numbers.has_saved(last))
     })
 }
 
 /// The last record that each holder has been sent so far.
-pub(super) fn last_sent(copies: &NfvActor) -> Vec<(Peer, u32)> {
+pub(super) fn last_sent(copies: &NfvActor) -> Vec<(Peer, Commit)> {
     copies.links.iter().map(|link| (link.peer, link.numbers.last)).collect()
 }
 

@@ -13,8 +13,8 @@
 use super::paging::ASKED;
 use super::records::{only_peer, peer_bytes, split_peer};
 use crate::flows::{ActorHeader, Found, Journal, Life};
-use crate::numbers::{is_no_later, key_of, reached, split_epoch, split_u32};
-use crate::{Epoch, Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
+use crate::numbers::{key_of, split_commit, split_epoch, split_u32};
+use crate::{Epoch, FlowRef, Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
 use holdfast_wire::{DropReason, FlowKey, NodeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
@@ -48,15 +48,14 @@ pub struct PagesConfig {
 
 /// A flow on its way to a runtime that has not written it back yet.
 struct Passed {
-    generation: u32,
+    flow: FlowRef,
     to: Peer,
     epoch: Epoch,
 }
 
 #[derive(Clone, Copy)]
 struct Candidate {
-    slot: Slot,
-    generation: u32,
+    flow: FlowRef,
     /// Time at which the flow is given up, ns; [`u64::MAX`] before the first refusal.
     give_up_at: u64,
 }
@@ -86,8 +85,7 @@ struct Dealt {
 /// A runtime serves a flow that another one has under a newer epoch.
 struct Displaced {
     owner: Peer,
-    slot: Slot,
-    generation: u32,
+    flow: FlowRef,
 }
 
 /// See the module.
@@ -106,7 +104,7 @@ pub struct Pages {
     /// Runtimes that may be given flows.
     able: Vec<Peer>,
     /// By node: the latest incarnation that has died.
-    buried: BTreeMap<NodeId, u32>,
+    buried: BTreeMap<NodeId, Peer>,
     now: u64,
     /// Scratch space.
     likely: Vec<Option<Found>>,
@@ -224,9 +222,9 @@ impl Pages {
             self.displace(from, slot);
         }
         let Some(slot) = outcome.map(|()| slot)? else { return Ok(()) };
-        let generation = self.flows.header(slot).generation;
-        let passed = self.passed.remove(&slot).filter(|passed| passed.generation == generation);
-        if let Some(before) = before.filter(|before| before.generation == generation) {
+        let flow = self.flows.reference(slot);
+        let passed = self.passed.remove(&slot).filter(|passed| passed.flow == flow);
+        if let Some(before) = before.filter(|before| before.reference(slot) == flow) {
             let owner = before.holder();
             let is_expected = passed.is_some_and(|passed| passed.to == from);
             if owner != from && !is_expected && !self.is_buried(owner) {
@@ -276,16 +274,16 @@ impl Pages {
     fn displace(&mut self, owner: Peer, slot: Slot) {
         let header = self.flows.header(slot);
         let is_known =
-            self.displaced.iter().any(|known| (known.owner, known.slot) == (owner, slot));
+            self.displaced.iter().any(|known| (known.owner, known.flow.slot) == (owner, slot));
         if owner_of(header) != owner && !is_known {
-            self.displaced.push(Displaced { owner, slot, generation: header.generation });
+            self.displaced.push(Displaced { owner, flow: header.reference(slot) });
         }
     }
 
     /// A flow is on its way to another runtime. If either of the two dies, the page here
     /// belongs to the other.
     fn handle_pass(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let (number, rest) = split_u32(body)?;
+        let (number, rest) = split_commit(body)?;
         let (old, rest) = split_epoch(rest)?;
         let (to, rest) = split_peer(rest)?;
         let (epoch, rest) = split_epoch(rest)?;
@@ -300,14 +298,14 @@ impl Pages {
         if header.holder() != from || !old.has_reached(header.epoch) {
             return Ok(());
         }
-        let generation = header.generation;
-        self.passed.insert(found.slot, Passed { generation, to, epoch });
+        let flow = header.reference(found.slot);
+        self.passed.insert(found.slot, Passed { flow, to, epoch });
         if self.is_buried(to) {
             // The runtime that passed the flow on asks for it, behind this record.
             self.inherit(found.slot);
-            let candidate = Candidate { slot: found.slot, generation, give_up_at: u64::MAX };
+            let candidate = Candidate { flow, give_up_at: u64::MAX };
             let recall = self.recall_of(to);
-            if recall.queue.iter().all(|known| known.slot != candidate.slot) {
+            if recall.queue.iter().all(|known| known.flow.slot != flow.slot) {
                 recall.queue.push_back(candidate);
             }
         }
@@ -315,14 +313,14 @@ impl Pages {
     }
 
     fn is_buried(&self, peer: Peer) -> bool {
-        self.buried.get(&peer.node).is_some_and(|last| reached(*last, peer.incarnation))
+        self.buried.get(&peer.node).is_some_and(|last| last.has_reached(peer))
     }
 
     /// Gives the page to the flow's next owner.
     fn inherit(&mut self, slot: Slot) {
-        if let Some(Passed { generation, to, epoch }) = self.passed.remove(&slot) {
+        if let Some(Passed { flow, to, epoch }) = self.passed.remove(&slot) {
             let header = self.flows.header_mut(slot);
-            if header.generation == generation {
+            if header.reference(slot) == flow {
                 header.set_holder(to);
                 header.epoch = epoch;
             }
@@ -349,14 +347,13 @@ impl Pages {
             // Queues of other recalls may contain the same flows. A recall skips a flow
             // whose owner is another one now.
             let dealt = self.dealt.values().filter(|dealt| dealt.dead == dead);
-            let known: BTreeSet<Slot> = dealt.map(|dealt| dealt.candidate.slot).collect();
+            let known: BTreeSet<Slot> = dealt.map(|dealt| dealt.candidate.flow.slot).collect();
             let is_meant = |(slot, header): &(Slot, &ActorHeader)| {
                 owner_of(header) == dead && !known.contains(slot)
             };
             let meant = self.flows.iter().filter(is_meant);
             let candidates = meant.map(|(slot, header)| Candidate {
-                slot,
-                generation: header.generation,
+                flow: header.reference(slot),
                 give_up_at: u64::MAX,
             });
             self.recalls[at].queue = candidates.collect();
@@ -381,10 +378,10 @@ impl Pages {
     /// Notes the death of a runtime and of all its earlier incarnations.
     pub fn bury(&mut self, dead: Peer) {
         self.copies.close(dead, &mut self.outbox);
-        let is_dead = |peer: Peer| is_no_later(peer, dead);
-        let last = self.buried.entry(dead.node).or_insert(dead.incarnation);
-        if reached(dead.incarnation, *last) {
-            *last = dead.incarnation;
+        let is_dead = |peer: Peer| dead.has_reached(peer);
+        let last = self.buried.entry(dead.node).or_insert(dead);
+        if dead.has_reached(*last) {
+            *last = dead;
         }
         for recall in &mut self.recalls {
             recall.askers.retain(|asker| !is_dead(*asker));
@@ -437,15 +434,13 @@ impl Pages {
             return Err(DropReason::StaleDuplicate);
         }
         let Some(Dealt { dead, candidate, .. }) = self.dealt.remove(&number) else { return Ok(()) };
-        let is_its = |flows: &Flows| {
-            let header = flows.header(candidate.slot);
-            header.generation == candidate.generation && owner_of(header) == dead
-        };
+        let flow = candidate.flow;
+        let is_its = self.flows.get(flow).is_some_and(|header| owner_of(header) == dead);
         if outcome == 0 {
             // The runtime is the owner here even before it writes the flow back: if it
             // dies too, others get the flow.
-            let header = self.flows.header_mut(candidate.slot);
-            if header.generation == candidate.generation && owner_of(header) == dead {
+            if is_its {
+                let header = self.flows.header_mut(flow.slot);
                 header.set_holder(from);
             }
         } else if outcome == DropReason::QueueFull as u8 + 1 {
@@ -466,8 +461,8 @@ impl Pages {
             if outcome == DropReason::FlowTableFull as u8 + 1 {
                 recall.full.push((from, now.saturating_add(FULL_PAUSE)));
             }
-        } else if is_its(&self.flows) {
-            self.flows.remove(candidate.slot);
+        } else if is_its {
+            self.flows.remove(flow.slot);
             self.lost += 1;
         }
         Ok(())
@@ -520,11 +515,12 @@ impl Pages {
                 && refused < heirs.len()
                 && let Some(candidate) = recall.queue.front().copied()
             {
-                let header = self.flows.header(candidate.slot);
-                if header.generation != candidate.generation || owner_of(header) != recall.dead {
+                let flow = candidate.flow;
+                let header = self.flows.get(flow).filter(|header| owner_of(header) == recall.dead);
+                let Some(header) = header else {
                     recall.queue.pop_front();
                     continue;
-                }
+                };
                 let turn = recall.next_asker % heirs.len();
                 let heir = heirs[turn];
                 recall.next_asker = turn + 1;
@@ -534,7 +530,7 @@ impl Pages {
                     &number.to_be_bytes(),
                     &of,
                     &self.flows.layout().to_be_bytes(),
-                    self.flows.block(candidate.slot),
+                    self.flows.block(flow.slot),
                 ];
                 if unanswered[turn] >= UNANSWERED || !self.outbox.send(heir, kind::DEAL, &parts) {
                     refused += 1;
@@ -565,10 +561,10 @@ impl Pages {
 
     fn tell_displaced(&mut self) {
         let mut displaced = core::mem::take(&mut self.displaced);
-        displaced.retain(|Displaced { owner, slot, generation }| {
-            let is_there =
-                self.flows.header(*slot).generation == *generation && !self.is_buried(*owner);
-            let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(*slot)];
+        displaced.retain(|Displaced { owner, flow }| {
+            let is_there = self.flows.reference(flow.slot) == *flow && !self.is_buried(*owner);
+            let parts: [&[u8]; 2] =
+                [&self.flows.layout().to_be_bytes(), self.flows.block(flow.slot)];
             is_there && !self.outbox.send(*owner, kind::DISPLACED, &parts)
         });
         self.displaced = displaced;

@@ -14,8 +14,7 @@
 
 use super::shares::{Share, share_of_key};
 use crate::flows::{ActorHeader, Life, flag};
-use crate::numbers::reached;
-use crate::{Flows, Outbox, Slot, kind};
+use crate::{Commit, FlowRef, Flows, Outbox, Slot, kind};
 use holdfast_wire::FlowKey;
 use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
@@ -31,18 +30,16 @@ const SPARE: usize = 256;
 /// A nominated flow: its state may go when the server has processed everything up to
 /// `number`.
 struct Candidate {
-    slot: Slot,
-    generation: u32,
+    flow: FlowRef,
     version: u32,
     /// The share whose server has the flow, and counts the records.
     share: usize,
-    number: u32,
+    number: Commit,
 }
 
 struct Question {
     key: FlowKey,
-    slot: Slot,
-    generation: u32,
+    flow: FlowRef,
 }
 
 /// See the module.
@@ -61,11 +58,11 @@ pub(super) struct Paging {
     /// By slot: the generation of the flow whose state is requested or wanted, plus 1; 0
     /// for none.
     pending: Vec<u64>,
-    wanted: VecDeque<(Slot, u32)>,
+    wanted: VecDeque<FlowRef>,
     asked: Vec<Question>,
     /// States that have come from other runtimes and found no room, in order. There may
     /// be no other copy of them.
-    aside: VecDeque<(Slot, u32, Box<[u8]>)>,
+    aside: VecDeque<(FlowRef, Box<[u8]>)>,
 }
 
 impl Paging {
@@ -107,7 +104,7 @@ impl Paging {
     /// Requests the state as soon as there is room for it.
     pub(super) fn want(&mut self, flows: &Flows, slot: Slot) {
         if self.expect(flows, slot) {
-            self.wanted.push_back((slot, flows.header(slot).generation));
+            self.wanted.push_back(flows.reference(slot));
             self.passed = 0;
         }
     }
@@ -123,10 +120,9 @@ impl Paging {
     }
 
     /// The state has come, or does not come any more.
-    fn expect_no_more(&mut self, slot: Slot, generation: u32) {
-        if let Some(mark) =
-            self.pending.get_mut(slot as usize).filter(|mark| **mark == u64::from(generation) + 1)
-        {
+    fn expect_no_more(&mut self, flow: FlowRef) {
+        let mark = self.pending.get_mut(flow.slot as usize);
+        if let Some(mark) = mark.filter(|mark| **mark == u64::from(flow.generation) + 1) {
             *mark = 0;
         }
     }
@@ -142,7 +138,7 @@ impl Paging {
     pub(super) fn keep_aside(&mut self, flows: &Flows, slot: Slot, state: &[u8]) {
         // Marks the state as expected, so that it is not requested.
         self.expect(flows, slot);
-        self.aside.push_back((slot, flows.header(slot).generation, state.into()));
+        self.aside.push_back((flows.reference(slot), state.into()));
         self.passed = 0;
     }
 
@@ -151,23 +147,20 @@ impl Paging {
         self.aside.len()
     }
 
-    /// The states that wait for room, with the slots of their flows and the slots'
-    /// generations.
-    pub(super) fn states_aside(&mut self) -> impl Iterator<Item = (Slot, u32, &mut [u8])> + '_ {
-        self.aside.iter_mut().map(|(slot, generation, state)| (*slot, *generation, &mut **state))
+    /// The states that wait for room, with their flows.
+    pub(super) fn states_aside(&mut self) -> impl Iterator<Item = (FlowRef, &mut [u8])> + '_ {
+        self.aside.iter_mut().map(|(flow, state)| (*flow, &mut **state))
     }
 
     /// Loads waiting states as far as there is room. True if one was loaded.
     pub(super) fn let_in(&mut self, flows: &mut Flows, loaded: &mut Vec<Slot>) -> bool {
         let before = loaded.len();
         while flows.room() > 0
-            && let Some((slot, generation, state)) = self.aside.pop_front()
+            && let Some((flow, state)) = self.aside.pop_front()
         {
-            self.expect_no_more(slot, generation);
-            let header = flows.header(slot);
-            let is_meant = header.generation == generation
-                && header.life().is_owned()
-                && !flows.is_present(slot);
+            self.expect_no_more(flow);
+            let slot = flow.slot;
+            let is_meant = flows.get_owned(flow).is_some() && !flows.is_present(slot);
             if is_meant && flows.load(slot, &state).is_ok() {
                 flows.set_used(slot, true);
                 loaded.push(slot);
@@ -190,26 +183,24 @@ impl Paging {
         is_its: impl Fn(&Flows, &FlowKey) -> bool,
     ) {
         // Flows of the other servers are nominated again.
-        self.candidates.drain(..).for_each(|candidate| flows.set_going(candidate.slot, false));
+        self.candidates.drain(..).for_each(|candidate| flows.set_going(candidate.flow.slot, false));
         let asked = self.asked.extract_if(.., |question| is_its(flows, &question.key));
-        let mut lost: Vec<(Slot, u32)> =
-            asked.map(|question| (question.slot, question.generation)).collect();
-        self.wanted.retain(|(slot, generation)| {
-            let is_lost = is_its(flows, &flows.header(*slot).key);
-            lost.extend(is_lost.then_some((*slot, *generation)));
+        let mut lost: Vec<FlowRef> = asked.map(|question| question.flow).collect();
+        self.wanted.retain(|flow| {
+            let is_lost = is_its(flows, &flows.header(flow.slot).key);
+            lost.extend(is_lost.then_some(*flow));
             !is_lost
         });
-        lost.into_iter().for_each(|(slot, generation)| self.expect_no_more(slot, generation));
+        lost.into_iter().for_each(|flow| self.expect_no_more(flow));
         self.passed = 0;
     }
 
-    /// Takes the request that an answer with this key belongs to. Returns slot and
-    /// generation of the flow at that time.
-    pub(super) fn answered(&mut self, key: &FlowKey) -> Option<(Slot, u32)> {
+    /// Takes the request that an answer with this key belongs to. Returns its flow.
+    pub(super) fn answered(&mut self, key: &FlowKey) -> Option<FlowRef> {
         let at = self.asked.iter().position(|question| question.key == *key)?;
-        let Question { slot, generation, .. } = self.asked.remove(at);
-        self.expect_no_more(slot, generation);
-        Some((slot, generation))
+        let Question { flow, .. } = self.asked.remove(at);
+        self.expect_no_more(flow);
+        Some(flow)
     }
 
     /// Makes room, if there is little. Called at the end of a batch.
@@ -224,19 +215,20 @@ impl Paging {
     fn let_go(&mut self, flows: &mut Flows, shares: &[Share]) {
         let is_careless = is_planted(Fault::EvictsUnsaved);
         let has_seen = |first: &Candidate| {
-            shares.get(first.share).is_some_and(|share| reached(share.saved, first.number))
+            shares.get(first.share).is_some_and(|share| share.saved.has_reached(first.number))
         };
         let may_go_now = |first: &&Candidate| has_seen(first) || is_careless;
         while let Some(candidate) = self.candidates.front().filter(may_go_now) {
-            let Candidate { slot, generation, version, .. } = *candidate;
+            let Candidate { flow, version, .. } = *candidate;
             self.candidates.pop_front();
-            flows.set_going(slot, false);
-            let header = flows.header(slot);
-            let is_same = header.generation == generation
-                && header.version == version
-                && flows.is_present(slot);
-            if is_same && self.share_that_has(header, shares).is_some() && !flows.is_used(slot) {
-                flows.evict(slot);
+            flows.set_going(flow.slot, false);
+            let is_free_to_go = flows.get(flow).is_some_and(|header| {
+                header.version == version
+                    && flows.is_present(flow.slot)
+                    && self.share_that_has(header, shares).is_some()
+            });
+            if is_free_to_go && !flows.is_used(flow.slot) {
+                flows.evict(flow.slot);
                 self.passed = 0;
             }
         }
@@ -256,17 +248,12 @@ impl Paging {
             self.hand = place + 1;
             let Some(slot) = flows.slot_at(place) else { continue };
             let header = flows.header(slot);
-            let (generation, version) = (header.generation, header.version);
+            let (flow, version) = (header.reference(slot), header.version);
             let share = self.share_that_has(header, shares).filter(|_| !flows.is_going(slot));
             let Some(share) = share.filter(|_| !flows.set_used(slot, false)) else { continue };
             flows.set_going(slot, true);
-            self.candidates.push_back(Candidate {
-                slot,
-                generation,
-                version,
-                share,
-                number: shares[share].last,
-            });
+            let number = shares[share].last;
+            self.candidates.push_back(Candidate { flow, version, share, number });
         }
     }
 
@@ -278,7 +265,7 @@ impl Paging {
             header.life() == Life::Owned && header.flags & IN_HAND == 0 && header.parked == 0;
         let holder = header.holder();
         let share = shares.iter().position(|share| share.server == Some(holder));
-        let share = share.filter(|_| header.commit != 0 && header.flags & UNKNOWN == 0);
+        let share = share.filter(|_| header.commit != Commit::NONE && header.flags & UNKNOWN == 0);
         share.or(is_planted(Fault::EvictsUnsaved).then_some(0)).filter(|_| is_idle)
     }
 
@@ -298,17 +285,14 @@ impl Paging {
         let mut at = 0;
         while self.asked.len() < ASKED.min(flows.room())
             && at < ASKED
-            && let Some(&(slot, generation)) = self.wanted.get(at)
+            && let Some(&flow) = self.wanted.get(at)
         {
-            let header = flows.header(slot);
-            if header.generation != generation
-                || !header.life().is_owned()
-                || flows.is_present(slot)
-            {
-                self.expect_no_more(slot, generation);
+            let header = flows.get_owned(flow).filter(|_| !flows.is_present(flow.slot));
+            let Some(header) = header else {
+                self.expect_no_more(flow);
                 self.wanted.remove(at);
                 continue;
-            }
+            };
             let key = header.key;
             let Some(share) =
                 share_of_key(flows, &key, shares.len()).map(|share| &mut shares[share])
@@ -322,7 +306,7 @@ impl Paging {
             share.is_full = !is_sent;
             if is_sent {
                 self.wanted.remove(at);
-                self.asked.push(Question { key, slot, generation });
+                self.asked.push(Question { key, flow });
             } else if shares.iter().all(|share| share.is_full) {
                 return;
             } else {

@@ -8,7 +8,7 @@ use super::Rescue;
 use super::shares::Share;
 use crate::flows::{ActorHeader, Event, Life};
 use crate::numbers::split_u32;
-use crate::{Flows, Outbox, Paged, Peer, Slot, copies, kind};
+use crate::{Commit, FlowRef, Flows, Outbox, Paged, Peer, Slot, copies, kind};
 use holdfast_wire::{DropReason, FlowKey, NodeId};
 use zerocopy::FromBytes;
 
@@ -81,7 +81,7 @@ impl Rescue {
         }
         let header = flows.header_mut(slot);
         header.set_holder(server);
-        header.commit = 0;
+        header.commit = Commit::NONE;
         Ok(found.is_none().then_some(slot))
     }
 
@@ -130,15 +130,15 @@ impl Rescue {
         if !is_ours || theirs.epoch == ours.epoch || !copies::is_newer(&theirs, ours) {
             return Ok(());
         }
-        let (slot, generation) = (found.slot, ours.generation);
+        let flow = ours.reference(found.slot);
         let is_same = ours.opened_at == theirs.opened_at;
         // The server's page belongs to the other runtime, so no copy is ended from here.
         let outcome = copies::save(flows, from, block, &mut None, out);
-        if is_same && !flows.is_present(slot) {
+        if is_same && !flows.is_present(flow.slot) {
             // The same flow: its state there names the same leases.
-            flows.know_demoted(slot, &block[size_of::<ActorHeader>()..]);
+            flows.know_demoted(flow.slot, &block[size_of::<ActorHeader>()..]);
         }
-        self.displaced.push((slot, generation));
+        self.displaced.push(flow);
         outcome
     }
 
@@ -155,12 +155,13 @@ impl Rescue {
         }
         let (theirs, state) =
             ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
-        let Some((slot, generation)) = self.take_answer(flows, &theirs.key)? else { return Ok(()) };
+        let Some(flow) = self.take_answer(flows, &theirs.key)? else { return Ok(()) };
+        let slot = flow.slot;
         let ours = flows.header(slot);
         if (theirs.version, theirs.opened_at) != (ours.version, ours.opened_at) {
             // The page is not the state that was evicted here, and there is no other
             // copy.
-            out.lost.push((slot, generation));
+            out.lost.push(flow);
             return Err(DropReason::ReplicaDiffers);
         }
         match flows.load(slot, state) {
@@ -188,19 +189,12 @@ impl Rescue {
         Ok(())
     }
 
-    /// Slot and generation of the flow that this answer is about, if its state is still
-    /// wanted.
-    fn take_answer(
-        &mut self,
-        flows: &Flows,
-        key: &FlowKey,
-    ) -> Result<Option<(Slot, u32)>, DropReason> {
+    /// The flow that this answer is about, if its state is still wanted.
+    fn take_answer(&mut self, flows: &Flows, key: &FlowKey) -> Result<Option<FlowRef>, DropReason> {
         let paging = self.paging.as_mut().ok_or(DropReason::Malformed)?;
-        let (slot, generation) = paging.answered(key).ok_or(DropReason::StaleDuplicate)?;
-        let header = flows.header(slot);
-        let is_wanted =
-            header.generation == generation && header.life().is_owned() && !flows.is_present(slot);
-        Ok(is_wanted.then_some((slot, generation)))
+        let flow = paging.answered(key).ok_or(DropReason::StaleDuplicate)?;
+        let is_wanted = flows.get_owned(flow).is_some() && !flows.is_present(flow.slot);
+        Ok(is_wanted.then_some(flow))
     }
 
     /// Sends requests for absent states, answers to deals, and recalls, as far as each

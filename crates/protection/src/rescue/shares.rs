@@ -7,8 +7,7 @@
 //! a flow, the age of records under way. Never: a record.
 
 use crate::links::{Holder, Links};
-use crate::numbers::reached;
-use crate::{Flows, Peer, Slot};
+use crate::{Commit, Flows, Peer, Slot};
 use core::ops::{Deref, DerefMut};
 use holdfast_wire::{FlowKey, NodeId};
 use std::collections::VecDeque;
@@ -49,12 +48,12 @@ pub(super) struct Share {
     pub(super) server: Option<Peer>,
     /// The last record sent to the server, and the last one up to which it has processed
     /// everything, as of the last [look-up](Shares::look_up).
-    pub(super) last: u32,
-    pub(super) saved: u32,
+    pub(super) last: Commit,
+    pub(super) saved: Commit,
     /// Records that the server has not acknowledged, in order. Each was the last one sent
     /// at some time, and has the time since when it has been under way, or a little
     /// earlier.
-    under_way: VecDeque<(u32, u64)>,
+    under_way: VecDeque<(Commit, u64)>,
     /// Deals that are not answered: their numbers, and 0 or the reason plus 1.
     pub(super) answers: VecDeque<(u32, u8)>,
     /// Set if the server's channel took no more in this batch.
@@ -64,11 +63,11 @@ pub(super) struct Share {
 impl Share {
     fn note_under_way(&mut self, now: u64, late: u64) {
         let (last, saved) = (self.last, self.saved);
-        let has_come = |number: u32| saved != 0 && reached(saved, number);
+        let has_come = |number: Commit| saved != Commit::NONE && saved.has_reached(number);
         while self.under_way.front().is_some_and(|(number, _)| has_come(*number)) {
             self.under_way.pop_front();
         }
-        if last == 0 || has_come(last) {
+        if last == Commit::NONE || has_come(last) {
             return;
         }
         let is_full = self.under_way.len() == MARKS;
@@ -168,7 +167,7 @@ impl Shares {
 
     /// True if a record has been under way for longer than `late`, ns.
     pub(super) fn is_late(&self, now: u64, late: u64) -> bool {
-        let is_old = |(_, since): &(u32, u64)| now.saturating_sub(*since) > late;
+        let is_old = |(_, since): &(Commit, u64)| now.saturating_sub(*since) > late;
         self.list.iter().any(|share| share.under_way.front().is_some_and(is_old))
     }
 }

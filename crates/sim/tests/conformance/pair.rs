@@ -3,7 +3,7 @@
 
 use holdfast_nf::zerocopy::FromBytes;
 use holdfast_protection::flows::{ActorHeader, Life};
-use holdfast_protection::{Admission, Epoch, Flows, Outbox, Peer, Protection, Slot, kind};
+use holdfast_protection::{Admission, Commit, Epoch, Flows, Outbox, Peer, Protection, Slot, kind};
 use holdfast_sim::Preset;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, NodeId, Packet, PacketPool};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -48,7 +48,7 @@ pub(crate) struct Side {
     pub(crate) records: VecDeque<Message>,
     /// Packets handed over to this side: number of the commit, contents. A mark has no
     /// contents.
-    pub(crate) handed: VecDeque<(u32, Vec<u8>)>,
+    pub(crate) handed: VecDeque<(Commit, Vec<u8>)>,
 }
 
 impl Side {
@@ -157,9 +157,9 @@ impl Side {
         )
     }
 
-    pub(crate) fn take_handed(&mut self, from: Peer, commit: u32, contents: &[u8]) {
+    pub(crate) fn take_handed(&mut self, from: Peer, commit: Commit, contents: &[u8]) {
         let Some(mut packet) = self.packet(contents) else { return };
-        packet.meta.commit = commit;
+        packet.meta.commit = commit.get();
         self.protection.handle_handed(&mut self.flows, from, packet, &mut self.out);
     }
 
@@ -206,7 +206,7 @@ impl Side {
             self.pool.put(packet);
         }
         for (to, packet) in self.out.handed.drain(..) {
-            effects.handed.push((to, packet.meta.commit, packet.bytes().to_vec()));
+            effects.handed.push((to, Commit::new(packet.meta.commit), packet.bytes().to_vec()));
             self.pool.put(packet);
         }
         effects.marks = core::mem::take(&mut self.out.marks);
@@ -266,9 +266,9 @@ impl Side {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     pub(crate) released: Vec<Vec<u8>>,
-    pub(crate) handed: Vec<(Peer, u32, Vec<u8>)>,
+    pub(crate) handed: Vec<(Peer, Commit, Vec<u8>)>,
     /// Marks, each behind everything handed over so far.
-    pub(crate) marks: Vec<(Peer, u32)>,
+    pub(crate) marks: Vec<(Peer, Commit)>,
     pub(crate) dropped: Vec<DropReason>,
     pub(crate) records: Vec<(Peer, Message)>,
     pub(crate) unprotected: u64,

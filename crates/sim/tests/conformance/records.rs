@@ -4,7 +4,7 @@
 use crate::pair::{CROWDED, LAYOUT, Message, Pair, ROOMY, Sent, Side, key};
 use crate::{require, runner};
 use holdfast_protection::flows::{Event, Life, flag};
-use holdfast_protection::{Epoch, Peer, kind};
+use holdfast_protection::{Commit, Epoch, Peer, kind};
 use holdfast_sim::{Fault, Planted, Preset, plant};
 use holdfast_wire::{DropReason, NodeId};
 use proptest::prelude::*;
@@ -212,7 +212,11 @@ pub(crate) fn strays_hold_up_nobody(preset: Preset) -> Result<(), String> {
             if with_strays {
                 for at in 0..2 {
                     let from = pair.sides[1 - at].me;
-                    pair.sides[at].take_handed(from, 1 << 30, b"a stray that nobody waits for");
+                    pair.sides[at].take_handed(
+                        from,
+                        Commit::new(1 << 30),
+                        b"a stray that nobody waits for",
+                    );
                 }
             }
             pair.process(flow);

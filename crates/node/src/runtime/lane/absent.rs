@@ -78,16 +78,11 @@ impl Lane {
             }
         }
         let mut is_miscounted = false;
-        for (slot, generation) in core::mem::take(&mut self.outbox.lost) {
-            let header = *self.flows.header(slot);
-            if header.generation != generation
-                || !header.life().is_owned()
-                || self.flows.is_present(slot)
-            {
-                continue;
+        for flow in core::mem::take(&mut self.outbox.lost) {
+            if self.flows.get_owned(flow).is_some() && !self.flows.is_present(flow.slot) {
+                self.lose(flow.slot, shared, pool);
+                is_miscounted = true;
             }
-            self.lose(slot, shared, pool);
-            is_miscounted = true;
         }
         // Leases are unknown for flows whose state is paged out. States that wait here
         // for room count as known.
@@ -102,7 +97,7 @@ impl Lane {
     /// Ends a flow whose state is lost, although its packets have revealed it.
     pub(crate) fn lose(&mut self, slot: Slot, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let header = *self.flows.header(slot);
-        for parked in self.parking.take_all(slot, header.generation) {
+        for parked in self.parking.take_all(header.reference(slot)) {
             shared.drop(parked.packet, DropReason::LostInFailure, pool);
         }
         self.wheel.remove(&mut self.flows, slot);
@@ -121,23 +116,18 @@ impl Lane {
         let Lane { flows, chain, parking, protection, .. } = self;
         chain.recount(|adopt| {
             if let Some(paged) = protection.paged_mut() {
-                paged.visit_aside(&mut |slot, generation, state| {
-                    let header = flows.header(slot);
-                    if header.generation == generation
-                        && header.life().is_owned()
-                        && !flows.is_present(slot)
-                    {
+                paged.visit_aside(&mut |flow, state| {
+                    if flows.get_owned(flow).is_some() && !flows.is_present(flow.slot) {
                         adopt(state, None);
                     }
                 });
             }
             for slot in 0..flows.reach() {
-                let (life, generation) = (flows.header(slot).life(), flows.header(slot).generation);
-                let opened = match life {
+                let opened = match flows.header(slot).life() {
                     life if life.is_owned() && flows.is_present(slot) => None,
                     // The flow's first packet waits in the middle of the chain: the
                     // functions before that have the flow open.
-                    Life::Opening => Some(parking.opened(slot, generation)),
+                    Life::Opening => Some(parking.opened(flows.reference(slot))),
                     _ => continue,
                 };
                 adopt(flows.parts_mut(slot).1, opened);

@@ -23,11 +23,10 @@ impl Lane {
             shared.drop(packet, DropReason::FlowTableFull, pool);
         }
         while let Some(parked) = self.parking.pop_older_than(shared.sides[self.side].now) {
-            let header = self.flows.header_mut(parked.slot);
-            if header.generation == parked.generation && header.life() != Life::Free {
+            if let Some(header) = self.flows.get_mut(parked.flow) {
                 header.parked = header.parked.saturating_sub(1);
                 if header.life() == Life::Opening && parked.position.opening {
-                    self.abandon_opening(parked.slot, parked.position, shared);
+                    self.abandon_opening(parked.flow.slot, parked.position, shared);
                 }
             }
             shared.drop(parked.packet, DropReason::ParkedTooLong, pool);
@@ -86,7 +85,7 @@ impl Lane {
                 self.wheel.bring_forward(&mut self.flows, slot);
             }
             Life::Opening => {
-                let waiting = self.parking.take_all(slot, header.generation);
+                let waiting = self.parking.take_all(header.reference(slot));
                 let opening =
                     waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 self.abandon_opening(slot, opening.unwrap_or_default(), shared);
@@ -118,7 +117,7 @@ impl Lane {
         for left in &mut demoted {
             let slot = left.slot;
             let (was, state) = left.parts_mut();
-            let waiting = self.parking.take_all(slot, was.generation);
+            let waiting = self.parking.take_all(was.reference(slot));
             let now = self.flows.header_mut(slot);
             now.parked = 0;
             let is_same = now.opened_at == was.opened_at;

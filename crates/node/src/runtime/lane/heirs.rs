@@ -72,7 +72,7 @@ impl Lane {
         if !self.flows.is_present(slot) {
             // This runtime has no state of the flow, and no process asks for the route of
             // such a flow.
-            self.outbox.lost.push((slot, self.flows.header(slot).generation));
+            self.outbox.lost.push(self.flows.reference(slot));
             self.retry = true;
             return false;
         }

@@ -31,6 +31,7 @@ use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag};
 use crate::ahead::AHEAD;
 use crate::runtime::timers::{Kind, Place};
 use holdfast_nf::Standing;
+use holdfast_protection::FlowRef;
 use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_wire::fault::{Fault, is_planted};
 
@@ -77,8 +78,8 @@ pub(crate) struct Pressure {
     /// vain since `swept_at`.
     next: [Place; Kind::COUNT],
     swept_at: u64,
-    /// Flows that end when their states have come, with their generations.
-    awaited: Vec<(Slot, u32)>,
+    /// Flows that end when their states have come.
+    awaited: Vec<FlowRef>,
 }
 
 impl Default for Pressure {
@@ -186,12 +187,9 @@ impl Lane {
     /// which this is not true any more.
     fn still_awaited(&mut self) -> usize {
         let Lane { flows, wheel, pressure, .. } = self;
-        pressure.awaited.retain(|(slot, generation)| {
-            let header = flows.header(*slot);
-            header.generation == *generation
-                && header.life().is_owned()
-                && wheel.awaits_state(header)
-        });
+        pressure
+            .awaited
+            .retain(|flow| flows.get_owned(*flow).is_some_and(|header| wheel.awaits_state(header)));
         pressure.awaited.len()
     }
 
@@ -320,7 +318,7 @@ impl Lane {
         } else {
             // Only the flow's state says what the flow has leased: it ends when the state
             // has come.
-            self.pressure.awaited.push((slot, self.flows.header(slot).generation));
+            self.pressure.awaited.push(self.flows.reference(slot));
             self.wheel.await_state(&mut self.flows, slot);
         }
     }

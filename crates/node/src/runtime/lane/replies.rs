@@ -12,13 +12,13 @@ impl Lane {
     /// this epoch and wait with another flow that wants the same reply key.
     pub(crate) fn gather_replies(&mut self, slot: Slot) {
         let header = self.flows.header(slot);
-        let (reply, epoch, generation) = (header.reply, header.epoch, header.generation);
+        let (reply, epoch, flow) = (header.reply, header.epoch, header.reference(slot));
         if self.parking.len() == 0 || !self.flows.is_shared(&reply) {
             return;
         }
-        for (other, generation) in self.parking.readdress(&reply, epoch, (slot, generation)) {
-            let header = self.flows.header_mut(other);
-            if header.generation == generation {
+        for other in self.parking.readdress(&reply, epoch, flow) {
+            let header = self.flows.header_mut(other.slot);
+            if header.reference(other.slot) == other {
                 header.parked -= 1;
             }
             self.flows.header_mut(slot).parked += 1;
@@ -28,7 +28,7 @@ impl Lane {
     /// True if a reply came under another epoch than that of the flow with which it
     /// waits, and another flow wants the same reply key.
     pub(super) fn is_anothers(&self, parked: &Parked) -> bool {
-        let header = self.flows.header(parked.slot);
+        let header = self.flows.header(parked.flow.slot);
         let (epoch, is_reply) =
             (Epoch::given(parked.packet.meta.commit), header.is_reply(&parked.key));
         let is_under_another = is_reply && epoch.is_some_and(|epoch| epoch != header.epoch);
@@ -48,7 +48,7 @@ impl Lane {
                 self.parking.put_back(parked)
             }
             _ => {
-                self.flows.header_mut(parked.slot).parked -= 1;
+                self.flows.header_mut(parked.flow.slot).parked -= 1;
                 shared.drop(parked.packet, DropReason::StaleEpoch, pool);
             }
         }

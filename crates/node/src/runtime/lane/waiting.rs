@@ -61,10 +61,8 @@ impl Lane {
         if shared.follows(&packet) {
             shared.trace(&packet, format!("chain {}: {key} waits", self.name));
         }
-        let generation = self.flows.header(slot).generation;
         let parked = Parked {
-            slot,
-            generation,
+            flow: self.flows.reference(slot),
             key: *key,
             position,
             since: shared.sides[self.side].now,
@@ -89,23 +87,22 @@ impl Lane {
         let mut blocked: Vec<Slot> = Vec::new();
         for _ in 0..self.parking.len() {
             let Some(parked) = self.parking.pop() else { break };
-            let header = self.flows.header_mut(parked.slot);
-            if header.generation != parked.generation || header.life() == Life::Free {
+            let slot = parked.flow.slot;
+            let Some(header) = self.flows.get(parked.flow) else {
                 shared.drop(parked.packet, DropReason::NoFlow, pool);
                 continue;
-            }
+            };
             let is_opening_itself = header.life() == Life::Opening && parked.position.opening;
             let is_owned = header.life().is_owned();
             if is_owned && self.is_anothers(&parked) {
                 self.put_off(parked, shared, pool);
                 continue;
             }
-            let may_run = (is_owned || is_opening_itself) && !blocked.contains(&parked.slot);
+            let may_run = (is_owned || is_opening_itself) && !blocked.contains(&slot);
             // If the flow's state is paged out, only request it.
-            let may_run =
-                may_run && (self.flows.is_present(parked.slot) || self.fetch(parked.slot));
-            if !may_run || self.is_replaying(parked.slot) {
-                let header = self.flows.header_mut(parked.slot);
+            let may_run = may_run && (self.flows.is_present(slot) || self.fetch(slot));
+            if !may_run || self.is_replaying(slot) {
+                let header = self.flows.header_mut(slot);
                 if header.life() == Life::Copy {
                     header.parked -= 1;
                     shared.drop(parked.packet, DropReason::StaleEpoch, pool);
@@ -114,12 +111,12 @@ impl Lane {
                 }
                 continue;
             }
-            let header = self.flows.header_mut(parked.slot);
+            let header = self.flows.header_mut(slot);
             header.parked -= 1;
             // The packet may have been forwarded under the epoch before the flow came
             // here.
             let is_reply = header.is_reply(&parked.key);
-            let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
+            let (key, mut packet) = (parked.key, parked.packet);
             // Or the flow got a new epoch with the packet, which had to wait.
             let epoch = Epoch::new(packet.meta.commit);
             let is_new = packet.meta.flags & Flags::NEW != 0;
@@ -138,11 +135,10 @@ impl Lane {
                 let header = self.flows.header_mut(slot);
                 header.parked += 1;
                 self.parking.put_back(Parked {
-                    slot,
+                    flow: parked.flow,
                     position,
                     packet,
                     key,
-                    generation: parked.generation,
                     since: parked.since,
                 });
             } else {

@@ -7,7 +7,7 @@ use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, kind};
 use holdfast_protection::flows::{ActorHeader, Event, Life, flag};
-use holdfast_protection::{Epoch, Peer, Slot};
+use holdfast_protection::{Epoch, FlowRef, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
@@ -20,7 +20,7 @@ struct Batch {
     from: Peer,
     number: u32,
     lane: usize,
-    flows: Vec<Option<(Slot, u32)>>,
+    flows: Vec<Option<FlowRef>>,
     /// Flows that have arrived and of which the source has not been told, a bit each.
     arrived: u32,
     /// True if a switch incarnation that has died led the routes here.
@@ -99,7 +99,7 @@ impl Arrivals {
         for (claim, hash) in claims.iter().zip(hashes) {
             let slot = if is_alike && room > 0 { welcome(lane, from, claim, hash) } else { None };
             room -= usize::from(slot.is_some());
-            flows.push(slot.map(|slot| (slot, lane.flows.header(slot).generation)));
+            flows.push(slot.map(|slot| lane.flows.reference(slot)));
         }
         let welcome = flows
             .iter()
@@ -112,7 +112,7 @@ impl Arrivals {
             Batch { from, number, lane: chain, flows, arrived: 0, is_of_dead_switch: false };
         if parts.fabric.send(from.node, kind::PREPARED, &answer).is_err() {
             // The source will not hear that the flows are welcome.
-            batch.flows.iter().flatten().for_each(|(slot, _)| unwelcome(lane, *slot));
+            batch.flows.iter().flatten().for_each(|flow| unwelcome(lane, flow.slot));
         } else if welcome != 0 {
             self.batches.push(batch);
         }
@@ -131,11 +131,9 @@ impl Arrivals {
         let batch = self.batch(from, number)?;
         let lane = &mut parts.lanes[batch.lane];
         let place = batch.flows.get_mut(*at as usize).ok_or(DropReason::Malformed)?;
-        let (slot, generation) = place.ok_or(DropReason::StaleDuplicate)?;
-        let ours = lane.flows.header(slot);
-        if ours.life() != Life::Arriving || ours.generation != generation {
-            return Err(DropReason::StaleEpoch);
-        }
+        let flow = place.ok_or(DropReason::StaleDuplicate)?;
+        let ours = lane.flows.get(flow).filter(|ours| ours.life() == Life::Arriving);
+        let (ours, slot) = (ours.ok_or(DropReason::StaleEpoch)?, flow.slot);
         let is_its =
             ActorHeader::read_from_prefix(block).is_ok_and(|(theirs, _)| theirs.key == ours.key);
         if block.len() != lane.flows.block_len() || !is_its {
@@ -165,10 +163,10 @@ impl Arrivals {
         let lane = &mut lanes[batch.lane];
         for (at, place) in batch.flows.iter_mut().enumerate() {
             if bits & 1 << at != 0
-                && let Some((slot, generation)) = place.take()
-                && lane.flows.header(slot).generation == generation
+                && let Some(flow) = place.take()
+                && lane.flows.get(flow).is_some()
             {
-                unwelcome(lane, slot);
+                unwelcome(lane, flow.slot);
             }
         }
         Ok(())
@@ -184,11 +182,10 @@ impl Arrivals {
     ) {
         for batch in self.batches.extract_if(.., |batch| is_asked_later(batch.from)) {
             let lane = &mut lanes[batch.lane];
-            for (slot, generation) in batch.flows.into_iter().flatten() {
-                let header = lane.flows.header(slot);
-                if header.generation == generation && header.life() == Life::Arriving {
-                    lane.flows.step(slot, Event::Claim);
-                    recoveries.give_back(batch.from, lane, slot);
+            for flow in batch.flows.into_iter().flatten() {
+                if is_arriving(lane, flow) {
+                    lane.flows.step(flow.slot, Event::Claim);
+                    recoveries.give_back(batch.from, lane, flow.slot);
                 }
             }
         }
@@ -234,12 +231,11 @@ impl Arrivals {
     pub(super) fn handle_dead(&mut self, dead: Peer, parts: &mut Parts<'_>) {
         for batch in self.batches.extract_if(.., |batch| batch.from == dead) {
             let lane = &mut parts.lanes[batch.lane];
-            for (slot, generation) in batch.flows.into_iter().flatten() {
-                let header = lane.flows.header(slot);
-                if header.generation == generation && header.life() == Life::Arriving {
+            for flow in batch.flows.into_iter().flatten() {
+                if is_arriving(lane, flow) {
                     // Flows of which there was a replica here are claimed already.
-                    lane.flows.step(slot, Event::Claim);
-                    parts.recoveries.add(dead, lane, slot);
+                    lane.flows.step(flow.slot, Event::Claim);
+                    parts.recoveries.add(dead, lane, flow.slot);
                 }
             }
         }
@@ -289,6 +285,11 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
     header.chain = lane.index;
     header.flags = flag::EMPTY;
     Some(slot)
+}
+
+/// True if the flow is still on its way here.
+fn is_arriving(lane: &Lane, flow: FlowRef) -> bool {
+    lane.flows.get(flow).is_some_and(|header| header.life() == Life::Arriving)
 }
 
 /// Gives up the slot of a flow that will not arrive.

@@ -8,7 +8,7 @@ use super::{Migrations, Parts};
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, RouteInfo, kind};
 use holdfast_protection::flows::{Event, Life};
-use holdfast_protection::{Epoch, Peer, Slot};
+use holdfast_protection::{Epoch, FlowRef, Peer, Slot};
 use holdfast_wire::{DropReason, NodeId};
 use zerocopy::IntoBytes;
 
@@ -39,8 +39,8 @@ pub(super) enum Stage {
 }
 
 pub(super) struct Departing {
-    pub(super) slot: Slot,
-    pub(super) generation: u32,
+    /// The flow here.
+    pub(super) here: FlowRef,
     pub(super) old_epoch: Epoch,
     /// The epoch under which the flow goes, once its route does; the old one before that.
     pub(super) new_epoch: Epoch,
@@ -77,10 +77,10 @@ impl Departure {
         for flow in self.flows.iter_mut().filter(|flow| flow.stage == Stage::Moved) {
             if !is_here(lane, flow) {
                 stay(lane, flow);
-            } else if lane.fetch(flow.slot) {
-                lane.leave(flow.slot, flow.new_epoch, Event::Claim, shared);
+            } else if lane.fetch(flow.slot()) {
+                lane.leave(flow.slot(), flow.new_epoch, Event::Claim, shared);
                 flow.stage = Stage::Over;
-                recoveries.add(self.to, lane, flow.slot);
+                recoveries.add(self.to, lane, flow.slot());
             } else {
                 continue;
             }
@@ -103,6 +103,10 @@ impl Departure {
 }
 
 impl Departing {
+    fn slot(&self) -> Slot {
+        self.here.slot
+    }
+
     /// Ends the wait of the target's recovery for this flow.
     fn let_go(&mut self, target: Peer, recoveries: &mut Recoveries) {
         if core::mem::take(&mut self.is_held) {
@@ -113,19 +117,15 @@ impl Departing {
 
 /// True if this is the same flow as when it was chosen, still owned here.
 fn is_here(lane: &Lane, flow: &Departing) -> bool {
-    let header = lane.flows.header(flow.slot);
-    header.life().is_owned()
-        && header.generation == flow.generation
-        && header.epoch == flow.old_epoch
+    lane.flows.get_owned(flow.here).is_some_and(|header| header.epoch == flow.old_epoch)
 }
 
 fn stay(lane: &mut Lane, flow: &mut Departing) {
     flow.stage = Stage::Over;
     // The route may have been given anew meanwhile, to this same runtime: the flow
     // stays then too.
-    let header = lane.flows.header(flow.slot);
-    if header.generation == flow.generation && header.life() == Life::Leaving {
-        lane.flows.step(flow.slot, Event::Stay);
+    if lane.flows.get(flow.here).is_some_and(|header| header.life() == Life::Leaving) {
+        lane.flows.step(flow.slot(), Event::Stay);
     }
 }
 
@@ -159,22 +159,22 @@ impl Migrations {
                     cancelled |= 1 << at;
                     continue;
                 }
-                let has_drained = lane.flows.header(flow.slot).parked == 0
-                    && lane.protection.has_drained(&lane.flows, flow.slot, &mut lane.outbox);
+                let has_drained = lane.flows.header(flow.slot()).parked == 0
+                    && lane.protection.has_drained(&lane.flows, flow.slot(), &mut lane.outbox);
                 if !has_drained || fabric.room(departure.to) < record_len + 64 {
                     continue;
                 }
                 let Lane { protection, flows, outbox, .. } = lane;
-                let (slot, to, epoch) = (flow.slot, departure.to, flow.new_epoch);
+                let (slot, to, epoch) = (flow.slot(), departure.to, flow.new_epoch);
                 if protection
                     .paged_mut()
                     .is_some_and(|paged| !paged.departs(flows, slot, to, epoch, outbox))
                 {
                     continue;
                 }
-                lane.leave(flow.slot, flow.new_epoch, Event::Send, shared);
+                lane.leave(flow.slot(), flow.new_epoch, Event::Send, shared);
                 let parts: [&[u8]; 3] =
-                    [&departure.number.to_be_bytes(), &[at as u8], lane.flows.block(flow.slot)];
+                    [&departure.number.to_be_bytes(), &[at as u8], lane.flows.block(flow.slot())];
                 let sent = fabric.send_parts(departure.to.node, kind::FLOW, &parts);
                 debug_assert!(sent.is_ok(), "there was room");
                 flow.stage = Stage::Sent;
@@ -210,7 +210,7 @@ impl Migrations {
                 flow.stage = Stage::Welcome;
             } else {
                 stay(lane, flow);
-                refused.push((departure.lane, flow.slot, flow.generation, flow.tries + 1));
+                refused.push((departure.lane, flow.here, flow.tries + 1));
             }
         }
         let request = departure.request;
@@ -252,7 +252,7 @@ impl Migrations {
                 None => {
                     stay(lane, flow);
                     cancelled |= 1 << at;
-                    stayed.push((departure.lane, flow.slot, flow.generation, flow.tries + 1));
+                    stayed.push((departure.lane, flow.here, flow.tries + 1));
                 }
                 Some(epoch) => {
                     flow.new_epoch = epoch;
@@ -284,18 +284,17 @@ impl Migrations {
         let departure = self.departure(number, Some(from))?;
         let lane = &mut lanes[departure.lane];
         let mut moved = 0;
-        lane.expect_departures(departure.flows.iter().map(|flow| flow.slot));
+        lane.expect_departures(departure.flows.iter().map(|flow| flow.slot()));
         for (at, flow) in departure.flows.iter_mut().enumerate() {
             if bits & 1 << at == 0 || flow.stage != Stage::Sent {
                 continue;
             }
             flow.stage = Stage::Over;
             moved += 1;
-            let header = lane.flows.header(flow.slot);
-            if header.life() == Life::Departed && header.generation == flow.generation {
+            if is_departed(lane, flow) {
                 let Lane { protection, flows, outbox, .. } = lane;
-                if !protection.departed(flows, flow.slot, from, flow.old_epoch, outbox) {
-                    flows.remove(flow.slot);
+                if !protection.departed(flows, flow.slot(), from, flow.old_epoch, outbox) {
+                    flows.remove(flow.slot());
                 }
             }
         }
@@ -323,10 +322,7 @@ impl Migrations {
                 let lane = &mut parts.lanes[departure.lane];
                 for flow in departure.flows.iter_mut().filter(|flow| flow.stage != Stage::Over) {
                     stay(lane, flow);
-                    again.push((
-                        departure.request,
-                        (departure.lane, flow.slot, flow.generation, flow.tries),
-                    ));
+                    again.push((departure.request, (departure.lane, flow.here, flow.tries)));
                 }
             }
         }
@@ -363,7 +359,7 @@ impl Migrations {
                     Stage::Over => {}
                     Stage::Sent if is_departed(lane, flow) => {
                         departed.push(telling::info(
-                            lane.flows.header(flow.slot),
+                            lane.flows.header(flow.slot()),
                             lane.index,
                             departure.to,
                             Some(flow.old_epoch),
@@ -374,10 +370,7 @@ impl Migrations {
                         flow.let_go(departure.to, parts.recoveries);
                         stay(lane, flow);
                         cancelled |= 1 << at;
-                        again.push((
-                            departure.request,
-                            (departure.lane, flow.slot, flow.generation, flow.tries),
-                        ));
+                        again.push((departure.request, (departure.lane, flow.here, flow.tries)));
                     }
                 }
             }
@@ -406,7 +399,7 @@ impl Migrations {
             let lane = &mut parts.lanes[departure.lane];
             for flow in &mut departure.flows {
                 match flow.stage {
-                    Stage::Moved if is_here(lane, flow) && !lane.fetch(flow.slot) => {
+                    Stage::Moved if is_here(lane, flow) && !lane.fetch(flow.slot()) => {
                         // The functions give up the flow's leases when its state is here.
                         if !core::mem::replace(&mut flow.is_held, true) {
                             parts.recoveries.hold(dead);
@@ -415,11 +408,11 @@ impl Migrations {
                     }
                     Stage::Moved if is_here(lane, flow) => {
                         flow.let_go(dead, parts.recoveries);
-                        lane.leave(flow.slot, flow.new_epoch, Event::Claim, parts.shared);
+                        lane.leave(flow.slot(), flow.new_epoch, Event::Claim, parts.shared);
                     }
                     Stage::Sent if is_departed(lane, flow) && !keeps_sent(lane, flow) => {
                         // The holder of its later state claims the flow.
-                        lane.flows.remove(flow.slot);
+                        lane.flows.remove(flow.slot());
                         lane.retry = true;
                         flow.stage = Stage::Over;
                         continue;
@@ -428,9 +421,9 @@ impl Migrations {
                         if lane.plan.is_paged() {
                             // Newer state may exist there, under the epoch that the flow
                             // got, and has precedence over this copy.
-                            lane.flows.header_mut(flow.slot).epoch = flow.old_epoch;
+                            lane.flows.header_mut(flow.slot()).epoch = flow.old_epoch;
                         }
-                        lane.flows.step(flow.slot, Event::Claim);
+                        lane.flows.step(flow.slot(), Event::Claim);
                     }
                     _ => {
                         flow.let_go(dead, parts.recoveries);
@@ -442,7 +435,7 @@ impl Migrations {
                     }
                 }
                 flow.stage = Stage::Over;
-                parts.recoveries.add(dead, lane, flow.slot);
+                parts.recoveries.add(dead, lane, flow.slot());
             }
         }
     }
@@ -477,10 +470,7 @@ impl Migrations {
                     stay(lane, flow);
                     // A silent target has refused no flow. If it has failed, that will be
                     // found out.
-                    again.push((
-                        departure.request,
-                        (departure.lane, flow.slot, flow.generation, flow.tries),
-                    ));
+                    again.push((departure.request, (departure.lane, flow.here, flow.tries)));
                 }
                 self.cancelled.push((departure.to, departure.number, bits));
             } else if !is_asked && departure.flows.iter().any(|flow| flow.stage == Stage::Welcome) {
@@ -491,7 +481,7 @@ impl Migrations {
                 body.extend_from_slice(&departure.to.node.to_be_bytes());
                 body.extend_from_slice(&departure.to.incarnation.to_be_bytes());
                 for flow in welcome {
-                    body.extend_from_slice(claim_of(lane, flow.slot, departure.lane).as_bytes());
+                    body.extend_from_slice(claim_of(lane, flow.slot(), departure.lane).as_bytes());
                 }
                 if fabric.send(switch, kind::MOVE, &body).is_ok() {
                     departure.asked_switch = true;
@@ -530,21 +520,21 @@ impl Migrations {
                 body.extend_from_slice(&self.next_number.to_be_bytes());
                 body.extend_from_slice(&lanes[lane].flows.layout().to_be_bytes());
                 for flow in &flows {
-                    let needs_earlier = lanes[lane].protection.needs_earlier(flow.slot);
-                    let claim = claim_of(&lanes[lane], flow.slot, lane)
+                    let needs_earlier = lanes[lane].protection.needs_earlier(flow.slot());
+                    let claim = claim_of(&lanes[lane], flow.slot(), lane)
                         .with(ClaimFlag::NeedsEarlier, needs_earlier);
                     body.extend_from_slice(claim.as_bytes());
                 }
                 let is_sent = fabric.send(to.node, kind::PREPARE, &body).is_ok();
                 if is_sent {
-                    flows.iter().for_each(|flow| lanes[lane].flows.step(flow.slot, Event::Choose));
+                    flows
+                        .iter()
+                        .for_each(|flow| lanes[lane].flows.step(flow.slot(), Event::Choose));
                 }
                 let order = &mut self.orders[at];
                 if !is_sent {
                     // The target's channel is full, so the flows wait.
-                    order.again.extend(
-                        flows.iter().map(|flow| (lane, flow.slot, flow.generation, flow.tries)),
-                    );
+                    order.again.extend(flows.iter().map(|flow| (lane, flow.here, flow.tries)));
                     break;
                 }
                 let number = self.next_number;
@@ -568,13 +558,12 @@ impl Migrations {
 }
 
 fn is_departed(lane: &Lane, flow: &Departing) -> bool {
-    let header = lane.flows.header(flow.slot);
-    header.life() == Life::Departed && header.generation == flow.generation
+    lane.flows.get(flow.here).is_some_and(|header| header.life() == Life::Departed)
 }
 
 /// True if the copy of a sent flow that is left here is as good as any.
 fn keeps_sent(lane: &Lane, flow: &Departing) -> bool {
-    lane.protection.paged().is_none_or(|paged| paged.keeps_sent(&lane.flows, flow.slot))
+    lane.protection.paged().is_none_or(|paged| paged.keeps_sent(&lane.flows, flow.slot()))
 }
 
 fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {

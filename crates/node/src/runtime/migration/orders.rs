@@ -6,16 +6,16 @@ use super::departures::{Departing, Stage};
 use crate::channel::Fabric;
 use crate::message::Control;
 use holdfast_protection::flows::Life;
-use holdfast_protection::{Peer, Slot};
+use holdfast_protection::{FlowRef, Peer, Slot};
 use holdfast_wire::NodeId;
 use holdfast_wire::selector::Selector;
 
 /// Interval between two reports on an order's progress, ns.
 const PROGRESS: u64 = 100_000_000;
 
-/// A flow that stayed here, and that another target may take: lane, slot, generation, and
-/// number of refusals.
-pub(super) type Stayed = (usize, Slot, u32, u8);
+/// A flow that stayed here, and that another target may take: lane, flow, and number of
+/// refusals.
+pub(super) type Stayed = (usize, FlowRef, u8);
 
 /// An order to move some of the runtime's flows.
 pub(super) struct Order {
@@ -53,7 +53,7 @@ impl Order {
     /// Offers flows that stayed here to another target.
     pub(super) fn try_again(&mut self, flows: impl IntoIterator<Item = Stayed>) {
         for flow in flows {
-            if usize::from(flow.3) < self.targets.len() {
+            if usize::from(flow.2) < self.targets.len() {
                 self.again.push(flow);
             } else {
                 self.refused += 1;
@@ -110,8 +110,7 @@ impl Order {
         let departing = |lane: &Lane, slot: Slot, tries: u8| {
             let header = lane.flows.header(slot);
             Departing {
-                slot,
-                generation: header.generation,
+                here: header.reference(slot),
                 old_epoch: header.epoch,
                 new_epoch: header.epoch,
                 stage: Stage::Asked,
@@ -121,13 +120,12 @@ impl Order {
         };
         if let Some(&(first, ..)) = self.again.first() {
             let mut rest = Vec::with_capacity(self.again.len());
-            for (at, slot, generation, tries) in self.again.drain(..) {
-                let header = lanes[at].flows.header(slot);
-                let may_go = header.life() == Life::Owned && header.generation == generation;
+            for (at, flow, tries) in self.again.drain(..) {
+                let header = lanes[at].flows.get(flow);
                 if at != first || chosen.len() == BATCH {
-                    rest.push((at, slot, generation, tries));
-                } else if may_go {
-                    chosen.push(departing(&lanes[at], slot, tries));
+                    rest.push((at, flow, tries));
+                } else if header.is_some_and(|header| header.life() == Life::Owned) {
+                    chosen.push(departing(&lanes[at], flow.slot, tries));
                 }
             }
             self.again = rest;

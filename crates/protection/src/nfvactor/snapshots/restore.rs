@@ -13,8 +13,8 @@
 use super::NfvActor;
 use crate::copies::is_newer;
 use crate::flows::{ActorHeader, Event, Life};
-use crate::numbers::{is_no_later, reached, split_block, split_u32};
-use crate::{Flows, Outbox, Peer, Slot, kind};
+use crate::numbers::{split_block, split_commit, split_u32};
+use crate::{Commit, Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, NodeId};
 use zerocopy::FromBytes;
@@ -46,7 +46,7 @@ struct Serving {
     dead: Peer,
     at: Slot,
     /// Number of the record that reported the end.
-    said_all: Option<u32>,
+    said_all: Option<Commit>,
     /// Since when nothing can be sent to the asker, ns: it is not known yet, or is
     /// leaving.
     unknown_since: Option<u64>,
@@ -77,7 +77,8 @@ fn known(now: u64) -> Option<u64> {
 }
 
 fn is_of(header: &ActorHeader, dead: Peer) -> bool {
-    header.life() == Life::Copy && is_no_later(header.holder(), dead)
+    let owner = header.holder();
+    header.life() == Life::Copy && dead.has_reached(owner)
 }
 
 /// The holder of the flow's snapshot claims the flow.
@@ -109,7 +110,7 @@ impl NfvActor {
     /// more.
     pub(in crate::nfvactor) fn keep(&mut self, flows: &Flows, dead: Peer, out: &mut Outbox) {
         self.close(dead, out);
-        self.snapshots.restoring.serving.retain(|serving| !is_no_later(serving.to, dead));
+        self.snapshots.restoring.serving.retain(|serving| !dead.has_reached(serving.to));
         if !self.snapshots.restoring.keeping.iter().any(|keeping| keeping.dead == dead)
             && flows.iter().any(|(_, header)| is_of(header, dead))
         {
@@ -170,20 +171,18 @@ impl NfvActor {
         body: &[u8],
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
-        let (number, rest) = split_u32(body)?;
+        let (number, rest) = split_commit(body)?;
         let (incarnation, rest) = split_u32(rest)?;
-        if !rest.is_empty()
-            || incarnation == from.incarnation
-            || !reached(from.incarnation, incarnation)
-        {
+        let dead = Peer { node: from.node, incarnation };
+        if !rest.is_empty() || dead == from || !from.has_reached(dead) {
             return Err(DropReason::Malformed);
         }
         self.take_commit(from, number)?;
         // The request may arrive before the news of the predecessor's failure.
-        self.keep(flows, Peer { node: from.node, incarnation }, out);
+        self.keep(flows, dead, out);
         self.snapshots.restoring.serving.push(Serving {
             to: from,
-            dead: Peer { incarnation, ..from },
+            dead,
             at: 0,
             said_all: None,
             unknown_since: None,
@@ -245,13 +244,13 @@ impl NfvActor {
     }
 
     /// The asker has saved or refused everything up to this record.
-    pub(in crate::nfvactor) fn finish_serving(&mut self, to: Peer, saved: u32) {
+    pub(in crate::nfvactor) fn finish_serving(&mut self, to: Peer, saved: Commit) {
         let keeping = &mut self.snapshots.restoring.keeping;
         self.snapshots.restoring.serving.retain(|serving| {
-            let is_done =
-                serving.to == to && serving.said_all.is_some_and(|number| reached(saved, number));
+            let is_done = serving.to == to
+                && serving.said_all.is_some_and(|number| saved.has_reached(number));
             if is_done {
-                keeping.retain(|kept| !is_no_later(kept.dead, serving.dead));
+                keeping.retain(|kept| !serving.dead.has_reached(kept.dead));
             }
             !is_done
         });
@@ -377,7 +376,7 @@ impl NfvActor {
         from: Peer,
         body: &[u8],
     ) -> Result<(), DropReason> {
-        let (number, rest) = split_u32(body)?;
+        let (number, rest) = split_commit(body)?;
         let (incarnation, rest) = split_u32(rest)?;
         if !rest.is_empty() {
             return Err(DropReason::Malformed);
@@ -416,7 +415,7 @@ impl NfvActor {
     /// The peer has failed: no snapshot comes from it.
     pub(in crate::nfvactor) fn forget_dead(&mut self, dead: Peer) {
         for fetching in &mut self.snapshots.restoring.fetching {
-            fetching.asked.retain(|peer| !is_no_later(*peer, dead));
+            fetching.asked.retain(|peer| !dead.has_reached(*peer));
         }
         self.snapshots
             .restoring
@@ -436,13 +435,8 @@ impl NfvActor {
 
     /// True if a flow of `dead` is neither where it is to be served nor given up.
     pub(in crate::nfvactor) fn is_waiting_for(&self, dead: Peer) -> bool {
-        self.snapshots.restoring.keeping.iter().any(|keeping| is_no_later(dead, keeping.dead))
-            || self
-                .snapshots
-                .restoring
-                .serving
-                .iter()
-                .any(|serving| is_no_later(dead, serving.dead))
+        self.snapshots.restoring.keeping.iter().any(|keeping| keeping.dead.has_reached(dead))
+            || self.snapshots.restoring.serving.iter().any(|serving| serving.dead.has_reached(dead))
             || self.snapshots.restoring.fetching.iter().any(|fetching| fetching.dead == dead)
     }
 

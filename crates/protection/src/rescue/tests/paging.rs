@@ -169,10 +169,10 @@ fn what_was_at_the_server_alone_is_lost_with_it() {
     let lost = core::mem::take(&mut world.at(0).out.lost);
     assert_eq!(lost.len(), 3);
     let Side { flows, protection, out, .. } = world.at(0);
-    for (slot, generation) in lost {
-        assert_eq!(flows.header(slot).generation, generation);
-        protection.ended(flows, slot, out);
-        flows.remove(slot);
+    for flow in lost {
+        assert!(flows.get_owned(flow).is_some());
+        protection.ended(flows, flow.slot, out);
+        flows.remove(flow.slot);
     }
     assert_eq!((flows.owned(), flows.absent()), (1, 0));
     protection.flush(flows, out);
@@ -322,7 +322,7 @@ fn a_state_that_finds_no_room_waits() {
     let Side { flows, protection, .. } = world.at(0);
     assert_eq!((protection.aside(), protection.safety(flows).resynchronising), (1, true));
     let mut seen = Vec::new();
-    protection.visit_aside(&mut |slot, _, state| seen.push((slot, state[0])));
+    protection.visit_aside(&mut |flow, state| seen.push((flow.slot, state[0])));
     assert_eq!(seen, [(slot, 9)]);
     flows.remove(other);
     world.talk();

@@ -309,7 +309,7 @@ fn what_a_server_alone_had_is_lost_with_it() {
         .filter(|slot| !world.sides[0].flows.is_present(*slot))
         .collect();
     world.begin_anew(1);
-    let lost: BTreeSet<Slot> = world.sides[0].out.lost.drain(..).map(|(slot, _)| slot).collect();
+    let lost: BTreeSet<Slot> = world.sides[0].out.lost.drain(..).map(|flow| flow.slot).collect();
     let is_its = |slot: &Slot| {
         let flows = &world.sides[0].flows;
         share_of(flows.hash(&flows.header(*slot).key), SERVERS.len()) == 1
