@@ -7,7 +7,7 @@ use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, 
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
-use holdfast_node::manager::{Manager, Wish};
+use holdfast_node::manager::{HostOrder, Manager};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
@@ -249,8 +249,8 @@ impl WholeBox {
         for (_, released) in self.out.transmit.drain(..) {
             self.pool.put(released.into_inner());
         }
-        for wish in std::mem::take(&mut self.out.hub.wishes) {
-            if let Wish::Start(peer) = wish {
+        for order in std::mem::take(&mut self.out.hub.orders) {
+            if let HostOrder::Start(peer) = order {
                 assert!(peer.node >= NodeId::FIRST_RUNTIME);
                 self.start(peer);
                 moved = true;

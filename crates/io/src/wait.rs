@@ -5,15 +5,15 @@ use rustix::fd::BorrowedFd;
 
 /// Counts turns without work, to decide when to sleep.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct SpinLimit {
     spins: u32,
     idle: u32,
 }
 
-impl Patience {
+impl SpinLimit {
     /// A counter that is over after `spins` turns without work; never for `u32::MAX`.
-    pub fn new(spins: u32) -> Patience {
-        Patience { spins, idle: 0 }
+    pub fn new(spins: u32) -> SpinLimit {
+        SpinLimit { spins, idle: 0 }
     }
 
     /// Counts a turn; true if it is time to sleep.

@@ -13,7 +13,7 @@ use crate::hub::{Hub, HubOut};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::{DropCounters, Packet, PacketPool};
 
-/// Output of the host, besides [`HubOut`]'s frames for runtimes and wishes.
+/// Output of the host, besides [`HubOut`]'s frames for runtimes and orders.
 #[derive(Debug, Default)]
 pub struct HostOut {
     /// Frames to send, by port.

@@ -24,7 +24,7 @@ pub mod paths;
 mod sealing;
 
 use crate::fcs;
-use crate::manager::{Manager, Wish};
+use crate::manager::{HostOrder, Manager};
 use crate::message::kind;
 use crate::seal::is_sealed;
 use crate::switch::Switch;
@@ -49,7 +49,7 @@ pub struct HubOut {
     /// leaves.
     pub released: Vec<(u16, Released<Packet>)>,
     /// Processes to start and to fence.
-    pub wishes: Vec<Wish>,
+    pub orders: Vec<HostOrder>,
 }
 
 /// The receiver of a frame from another host.
@@ -83,7 +83,7 @@ fn send_between(
 }
 
 /// A switch's slot on a host.
-struct Seat {
+struct SwitchSlot {
     switch: Switch,
     /// The switch runs here.
     is_serving: bool,
@@ -91,15 +91,15 @@ struct Seat {
     fenced_view: u64,
 }
 
-impl Seat {
-    fn serving(switch: Switch) -> Seat {
-        Seat { switch, is_serving: true, fenced_view: 0 }
+impl SwitchSlot {
+    fn serving(switch: Switch) -> SwitchSlot {
+        SwitchSlot { switch, is_serving: true, fenced_view: 0 }
     }
 }
 
 /// See the module.
 pub struct Hub {
-    seats: Vec<Seat>,
+    slots: Vec<SwitchSlot>,
     /// The manager's part of the protocol with the coordinator.
     pub manager: Manager,
     fence: Fence,
@@ -119,15 +119,15 @@ impl Hub {
     /// the order of their numbers.
     pub fn new(switches: Vec<Switch>, manager: Manager) -> Hub {
         let (fence, drops) = (Fence::new(), DropCounters::default());
-        let seats: Vec<Seat> = switches.into_iter().map(Seat::serving).collect();
+        let slots: Vec<SwitchSlot> = switches.into_iter().map(SwitchSlot::serving).collect();
         assert!(
-            seats
+            slots
                 .iter()
                 .zip(0..)
-                .all(|(seat, number)| seat.switch.node().switch_number() == Some(number))
+                .all(|(slot, number)| slot.switch.node().switch_number() == Some(number))
         );
         Hub {
-            seats,
+            slots,
             manager,
             fence,
             is_undecided: false,
@@ -140,17 +140,17 @@ impl Hub {
 
     /// Makes the hub one of several, which serves no ports before it is told to.
     pub fn join(&mut self, hosts: u16, patience: u64, now: u64) {
-        self.manager.join(hosts, self.seats.len() as u16, patience, now);
+        self.manager.join(hosts, self.slots.len() as u16, patience, now);
         self.local = Some(Vec::new());
-        self.seats.iter_mut().for_each(|seat| seat.is_serving = false);
+        self.slots.iter_mut().for_each(|slot| slot.is_serving = false);
     }
 
-    /// Begins a switch's next incarnation here, as [`Wish::Serve`] says.
+    /// Begins a switch's next incarnation here, as [`HostOrder::Serve`] says.
     pub fn begin(&mut self, mut switch: Switch) {
         let number = switch.node().switch_number().map(usize::from);
-        if let Some(seat) = number.and_then(|number| self.seats.get_mut(number)) {
-            switch.keep_log_of(&mut seat.switch);
-            *seat = Seat::serving(switch);
+        if let Some(slot) = number.and_then(|number| self.slots.get_mut(number)) {
+            switch.keep_log_of(&mut slot.switch);
+            *slot = SwitchSlot::serving(switch);
         }
         self.note_news();
     }
@@ -158,9 +158,9 @@ impl Hub {
     /// Another host serves this switch's ports, or none: the switch's packets go back to
     /// the pool.
     pub fn retire(&mut self, switch: u16, pool: &mut dyn PacketPool) {
-        if let Some(seat) = self.seats.get_mut(usize::from(switch)) {
-            seat.is_serving = false;
-            seat.switch.abandon(pool);
+        if let Some(slot) = self.slots.get_mut(usize::from(switch)) {
+            slot.is_serving = false;
+            slot.switch.abandon(pool);
         }
         if !self.is_serving() {
             self.admit(&[]);
@@ -170,44 +170,44 @@ impl Hub {
 
     /// True if the ports of this switch are served here.
     pub fn serves(&self, switch: u16) -> bool {
-        self.seats.get(usize::from(switch)).is_some_and(|seat| seat.is_serving)
+        self.slots.get(usize::from(switch)).is_some_and(|slot| slot.is_serving)
     }
 
     /// True if ports are served here.
     pub fn is_serving(&self) -> bool {
-        self.seats.iter().any(|seat| seat.is_serving)
+        self.slots.iter().any(|slot| slot.is_serving)
     }
 
     /// The first switch, the only one of most boxes, even if another host serves it.
     pub fn switch(&self) -> &Switch {
-        &self.seats[0].switch
+        &self.slots[0].switch
     }
 
     /// See [`Hub::switch`].
     pub fn switch_mut(&mut self) -> &mut Switch {
-        &mut self.seats[0].switch
+        &mut self.slots[0].switch
     }
 
     /// All switches, by number, whether they run here or not.
     pub fn switches(&self) -> impl ExactSizeIterator<Item = &Switch> + Clone {
-        self.seats.iter().map(|seat| &seat.switch)
+        self.slots.iter().map(|slot| &slot.switch)
     }
 
     /// The switches that run here.
     pub fn serving(&self) -> impl Iterator<Item = &Switch> {
-        self.seats.iter().filter(|seat| seat.is_serving).map(|seat| &seat.switch)
+        self.slots.iter().filter(|slot| slot.is_serving).map(|slot| &slot.switch)
     }
 
     /// See [`Hub::serving`].
     pub fn serving_mut(&mut self) -> impl Iterator<Item = &mut Switch> {
-        self.seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| &mut seat.switch)
+        self.slots.iter_mut().filter(|slot| slot.is_serving).map(|slot| &mut slot.switch)
     }
 
     /// The index of the switch with this node, if it runs here.
     #[inline]
     fn seat_of(&self, node: NodeId) -> Option<usize> {
         let at = node.switch_number().map(usize::from)?;
-        self.seats.get(at).filter(|seat| seat.is_serving).map(|_| at)
+        self.slots.get(at).filter(|slot| slot.is_serving).map(|_| at)
     }
 
     fn is_local(&self, peer: Peer) -> bool {
@@ -227,7 +227,7 @@ impl Hub {
         self.fence.open(peer);
         self.note_local(peer);
         self.manager.fabric().set_peer(peer);
-        self.seats.iter_mut().for_each(|seat| seat.switch.fabric().set_peer(peer));
+        self.slots.iter_mut().for_each(|slot| slot.switch.fabric().set_peer(peer));
     }
 
     /// The coordinator's incarnation has ended.
@@ -279,7 +279,7 @@ impl Hub {
         self.fence.close(peer);
         let flows = self.serving().map(|switch| switch.flows_of(peer)).sum::<Option<u64>>();
         self.manager.handle_ended(peer, flows);
-        self.seats.iter_mut().for_each(|seat| seat.switch.handle_gone(peer));
+        self.slots.iter_mut().for_each(|slot| slot.switch.handle_gone(peer));
     }
 
     /// A runtime has ended, or is given up, while it had this packet of a switch in hand.
@@ -288,7 +288,7 @@ impl Hub {
     /// one message where a recovery takes several.
     pub fn handle_suspect(&mut self, switch: NodeId, stamp: u64, now: u64) {
         match self.seat_of(switch) {
-            Some(seat) => self.seats[seat].switch.handle_suspect(stamp, true, now),
+            Some(slot) => self.slots[slot].switch.handle_suspect(stamp, true, now),
             None if switch.switch_number().is_some() && self.local.is_some() => {
                 let _ = self.manager.fabric().send(switch, kind::SUSPECT, &stamp.to_be_bytes());
             }
@@ -318,7 +318,7 @@ impl Hub {
         self.is_undecided = false;
         for peer in strangers {
             self.handle_ended(peer);
-            out.wishes.push(Wish::Fence(peer));
+            out.orders.push(HostOrder::Fence(peer));
         }
     }
 
@@ -341,12 +341,12 @@ impl Hub {
     /// next [`Hub::turn`] or [`Hub::forward`] sends it on.
     #[inline]
     pub fn handle_packet(&mut self, switch: u16, key: FlowKey, packet: Packet) {
-        self.seats[usize::from(switch)].switch.handle_packet(key, packet);
+        self.slots[usize::from(switch)].switch.handle_packet(key, packet);
     }
 
     /// Sends on the packets taken since the last call.
     pub fn forward(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        for Seat { switch, is_serving, .. } in &mut self.seats {
+        for SwitchSlot { switch, is_serving, .. } in &mut self.slots {
             match is_serving {
                 true => switch.forward(now, &mut out.to_runtime, pool),
                 // Packets may have come although the switch does not serve.
@@ -370,8 +370,8 @@ impl Hub {
         let source = frame.bytes().get(6..12).and_then(|bytes| bytes.try_into().ok());
         let at =
             source.and_then(|source: Mac| NodeId::of_mac(&source)).and_then(NodeId::switch_number);
-        if let Some(seat) = at.and_then(|at| self.seats.get_mut(usize::from(at))) {
-            seat.switch.handle_undelivered(frame);
+        if let Some(slot) = at.and_then(|at| self.slots.get_mut(usize::from(at))) {
+            slot.switch.handle_undelivered(frame);
         }
     }
 
@@ -422,18 +422,18 @@ impl Hub {
         match (node, ethertype) {
             (node, ETHERTYPE_NSH)
                 if from.node.is_runtime()
-                    && let Some(seat) = self.seat_of(node) =>
+                    && let Some(slot) = self.seat_of(node) =>
             {
                 // The packet may be older than a standstill of this host, and another
                 // host may serve by now.
                 match may_release {
-                    true => self.release(from, seat, packet, out, pool),
+                    true => self.release(from, slot, packet, out, pool),
                     false => self.drop(packet, DropReason::Fenced, pool),
                 }
             }
-            (node, ETHERTYPE_FABRIC) if let Some(seat) = self.seat_of(node) => {
+            (node, ETHERTYPE_FABRIC) if let Some(slot) = self.seat_of(node) => {
                 if let Err(reason) =
-                    self.seats[seat].switch.fabric().handle_frame(packet.bytes(), now)
+                    self.slots[slot].switch.fabric().handle_frame(packet.bytes(), now)
                 {
                     self.drops.count(reason);
                 }
@@ -504,7 +504,7 @@ impl Hub {
         // The network may show a frame to every host. A frame that another host has to
         // open costs nothing here.
         let receiver = match self.seat_of(node) {
-            Some(seat) => Receiver::Switch(seat),
+            Some(slot) => Receiver::Switch(slot),
             None if node == self.manager.node() => Receiver::Manager,
             None => match self.present(node) {
                 Some(peer) => Receiver::Process(peer),
@@ -526,9 +526,9 @@ impl Hub {
             return self.drop(packet, DropReason::Damaged, pool);
         }
         let fabric = match (receiver, ethertype) {
-            (Receiver::Switch(seat), ETHERTYPE_NSH) => {
+            (Receiver::Switch(slot), ETHERTYPE_NSH) => {
                 return match may_release {
-                    true => self.release_remote(from, source, seat, packet, out, pool),
+                    true => self.release_remote(from, source, slot, packet, out, pool),
                     false => self.drop(packet, DropReason::Fenced, pool),
                 };
             }
@@ -539,7 +539,7 @@ impl Hub {
             }
             (Receiver::Process(_), _) => return pool.put(packet),
             (Receiver::Manager, ETHERTYPE_NSH) => return self.hear_probe(from, packet, now, pool),
-            (Receiver::Switch(seat), _) => self.seats[seat].switch.fabric(),
+            (Receiver::Switch(slot), _) => self.slots[slot].switch.fabric(),
             (Receiver::Manager, _) => self.manager.fabric(),
         };
         let result = if ethertype == ETHERTYPE_FABRIC {
@@ -558,7 +558,7 @@ impl Hub {
         &mut self,
         from: NodeId,
         source: Mac,
-        seat: usize,
+        slot: usize,
         packet: Packet,
         out: &mut HubOut,
         pool: &mut dyn PacketPool,
@@ -569,7 +569,7 @@ impl Hub {
             .peer(from)
             .filter(|peer| from.is_runtime() && peer.mac() == source && !self.is_local(*peer));
         match speaker {
-            Some(peer) => self.release(peer, seat, packet, out, pool),
+            Some(peer) => self.release(peer, slot, packet, out, pool),
             None => self.drop(packet, DropReason::Fenced, pool),
         }
     }
@@ -607,7 +607,7 @@ impl Hub {
 
     /// Lets the runtimes of other hosts speak that the coordinator names.
     fn admit(&mut self, peers: &[Peer]) {
-        let Hub { seats, fence, manager, local: Some(local), .. } = self else { return };
+        let Hub { slots, fence, manager, local: Some(local), .. } = self else { return };
         let gone =
             |peer: &Peer| peer.node.is_runtime() && !local.contains(peer) && !peers.contains(peer);
         for peer in fence.peers().filter(gone).collect::<Vec<_>>() {
@@ -616,7 +616,7 @@ impl Hub {
         let ours = |node| local.iter().any(|peer| peer.node == node);
         // A fenced runtime stays fenced: the coordinator had not heard of that yet.
         let has_failed = |peer: Peer| {
-            manager.has_ended(peer) || seats.iter().any(|seat| seat.switch.has_failed(peer))
+            manager.has_ended(peer) || slots.iter().any(|slot| slot.switch.has_failed(peer))
         };
         let may_speak = |peer: &&Peer| !ours(peer.node) && !has_failed(**peer);
         peers.iter().filter(may_speak).for_each(|peer| fence.open(*peer));
@@ -629,14 +629,14 @@ impl Hub {
         if is_planted(Fault::FencesWhenAskedOnly) {
             return;
         }
-        let Hub { seats, fence, .. } = self;
-        for seat in seats
+        let Hub { slots, fence, .. } = self;
+        for slot in slots
             .iter_mut()
-            .filter(|seat| seat.is_serving && seat.fenced_view != seat.switch.view())
+            .filter(|slot| slot.is_serving && slot.fenced_view != slot.switch.view())
         {
-            seat.fenced_view = seat.switch.view();
+            slot.fenced_view = slot.switch.view();
             for peer in
-                fence.peers().filter(|peer| seat.switch.has_failed(*peer)).collect::<Vec<_>>()
+                fence.peers().filter(|peer| slot.switch.has_failed(*peer)).collect::<Vec<_>>()
             {
                 fence.close(peer);
             }
@@ -646,7 +646,7 @@ impl Hub {
     fn release(
         &mut self,
         from: Peer,
-        seat: usize,
+        slot: usize,
         mut packet: Packet,
         out: &mut HubOut,
         pool: &mut dyn PacketPool,
@@ -658,23 +658,23 @@ impl Hub {
         if let Err(malformed) = packet.parse() {
             return self.drop(packet, malformed.into(), pool);
         }
-        match self.seats[seat].switch.must_wait(&packet) {
-            true => self.seats[seat].switch.wait_until_told(from, packet, pool),
-            false => self.let_out(from, seat, packet, out, pool),
+        match self.slots[slot].switch.must_wait(&packet) {
+            true => self.slots[slot].switch.wait_until_told(from, packet, pool),
+            false => self.let_out(from, slot, packet, out, pool),
         }
     }
 
     fn let_out(
         &mut self,
         from: Peer,
-        seat: usize,
+        slot: usize,
         packet: Packet,
         out: &mut HubOut,
         pool: &mut dyn PacketPool,
     ) {
         match self.fence.admit(from, packet) {
-            Ok(released) if self.seats[seat].switch.handle_released(released.get()) => {
-                out.released.push((seat as u16, released))
+            Ok(released) if self.slots[slot].switch.handle_released(released.get()) => {
+                out.released.push((slot as u16, released))
             }
             // The packet's replies would be taken for another flow's.
             Ok(released) => pool.put(released.into_inner()),
@@ -690,33 +690,33 @@ impl Hub {
         if self.is_undecided {
             self.decide(out);
         }
-        let wishes: Vec<Wish> = self.manager.poll_wishes().collect();
-        for wish in wishes {
-            match wish {
-                Wish::Start(peer) => {
+        let orders: Vec<HostOrder> = self.manager.poll_orders().collect();
+        for order in orders {
+            match order {
+                HostOrder::Start(peer) => {
                     self.fence.open(peer);
                     self.note_local(peer);
                 }
                 // Recovery of its flows begins after this.
-                Wish::Fence(peer) => self.handle_ended(peer),
-                Wish::Stop(_) | Wish::Serve(..) => {}
-                Wish::Retire(switch) => self.retire(switch, pool),
+                HostOrder::Fence(peer) => self.handle_ended(peer),
+                HostOrder::Stop(_) | HostOrder::Serve(..) => {}
+                HostOrder::Retire(switch) => self.retire(switch, pool),
             }
-            out.wishes.push(wish);
+            out.orders.push(order);
         }
         if let Some(peers) = self.manager.take_admitted() {
             self.admit(&peers);
         }
         let (ended, away) = (self.manager.take_ended_elsewhere(), self.manager.hosts_away(now));
-        for Seat { switch, .. } in self.seats.iter_mut().filter(|seat| seat.is_serving) {
+        for SwitchSlot { switch, .. } in self.slots.iter_mut().filter(|slot| slot.is_serving) {
             switch.avoid(&ended, away);
             switch.handle_records(now, &mut out.to_runtime, pool);
             switch.handle_timeout(now, &mut out.to_runtime, pool);
         }
         self.fence_failed();
-        for seat in 0..self.seats.len() {
-            for (from, packet) in self.seats[seat].switch.take_told() {
-                self.let_out(from, seat, packet, out, pool);
+        for slot in 0..self.slots.len() {
+            for (from, packet) in self.slots[slot].switch.take_told() {
+                self.let_out(from, slot, packet, out, pool);
             }
         }
         self.forward(now, out, pool);
@@ -725,9 +725,9 @@ impl Hub {
 
     /// Carries the frames of switches and manager.
     fn carry(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        let Hub { seats, manager, fence, local, sealed, drops, .. } = self;
+        let Hub { slots, manager, fence, local, sealed, drops, .. } = self;
         let switches =
-            seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| seat.switch.fabric());
+            slots.iter_mut().filter(|slot| slot.is_serving).map(|slot| slot.switch.fabric());
         for fabric in switches.chain([manager.fabric()]) {
             fabric.poll_transmit(now, |frame| {
                 let node = frame[..6].try_into().ok().and_then(|mac: Mac| NodeId::of_mac(&mac));
@@ -754,7 +754,7 @@ impl Hub {
 
     /// Gives every held packet back to the pool, as at the end of the process.
     pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
-        self.seats.iter_mut().for_each(|seat| seat.switch.abandon(pool));
+        self.slots.iter_mut().for_each(|slot| slot.switch.abandon(pool));
     }
 
     /// The time at which [`Hub::turn`] is due without input.

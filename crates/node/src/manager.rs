@@ -10,7 +10,7 @@
 //! Managers of several hosts also tell each other which runtimes have ended: new flows
 //! must not go to dead runtimes, with a coordinator or without.
 //!
-//! In: messages, the driver's news of processes. Out: messages, [`Wish`]es. Never: a
+//! In: messages, the driver's news of processes. Out: messages, [`HostOrder`]es. Never: a
 //! decision about a runtime.
 
 mod hosts;
@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 
 /// An order to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum HostOrder {
     /// Start a runtime's process.
     Start(Peer),
     /// Accept nothing more from this incarnation.
@@ -110,7 +110,7 @@ pub struct Manager {
     /// Rules that an operator wants.
     rules: Option<Wanted>,
     lists: Lists,
-    wishes: Vec<Wish>,
+    orders: Vec<HostOrder>,
     drops: DropCounters,
     /// By runtime, frames that found its ring full, and how many of them the coordinator
     /// has heard of.
@@ -161,7 +161,7 @@ impl Manager {
             next_ticket: 1,
             rules: None,
             lists: Lists::default(),
-            wishes: Vec::new(),
+            orders: Vec::new(),
             drops: DropCounters::default(),
             crowded: Vec::new(),
             told_crowded_at: 0,
@@ -249,8 +249,8 @@ impl Manager {
     }
 
     /// Orders to the host, in their order.
-    pub fn poll_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
-        self.wishes.drain(..)
+    pub fn poll_orders(&mut self) -> impl Iterator<Item = HostOrder> + '_ {
+        self.orders.drain(..)
     }
 
     /// A runtime's process was started.
@@ -421,7 +421,7 @@ impl Manager {
                 let is_known = self.present.contains(&peer) || self.has_ended(peer);
                 if !is_known {
                     self.present.push(peer);
-                    self.wishes.push(Wish::Start(peer));
+                    self.orders.push(HostOrder::Start(peer));
                 }
             }
             Control::Silent { node, incarnation }
@@ -436,7 +436,7 @@ impl Manager {
                     Some(end) => {
                         self.fabric.send_control(NodeId::COORDINATOR, &end.said());
                     }
-                    None => self.wishes.push(Wish::Fence(peer)),
+                    None => self.orders.push(HostOrder::Fence(peer)),
                 }
             }
             Control::Account { .. } => {
@@ -462,7 +462,7 @@ impl Manager {
             }
             Control::Admit { peers } => self.admitted = Some(peers),
             Control::Stop { node, incarnation } => {
-                self.wishes.push(Wish::Stop(Peer { node, incarnation }))
+                self.orders.push(HostOrder::Stop(Peer { node, incarnation }))
             }
             Control::Answer { ticket, result } => {
                 let Some(known) = self.tickets.iter_mut().find(|known| known.number == ticket)

@@ -12,7 +12,7 @@ mod standing;
 pub use claims::{Claim, ClaimFlag, Grant};
 pub use last::LastWord;
 pub use ordered::{Ordered, numbered};
-pub use said::{FlowInfo, FlowPage, Listing, Logged, Place, PoolId, Report, Share, TraceStep};
+pub use said::{FlowInfo, FlowPage, ListCursor, Listing, Logged, PoolId, Report, Share, TraceStep};
 pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Retried, Standing};
 
 use crate::rules::Rule;

@@ -31,20 +31,20 @@ struct Chunk {
 
 /// The sender's side: which numbers have to be told.
 #[derive(Debug, Default)]
-pub(crate) struct Telling {
+pub(crate) struct StatisticsReport {
     chunks: Vec<Chunk>,
     /// The chunk to continue with.
     next: usize,
     again_at: u64,
 }
 
-impl Telling {
+impl StatisticsReport {
     /// Statistics with so many numbers each, none told yet.
-    pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> Telling {
+    pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> StatisticsReport {
         let chunks = sizes.into_iter().enumerate().flat_map(|(statistic, size)| {
             (0..size).step_by(CHUNK).map(move |first| Chunk { statistic, first, told: None })
         });
-        Telling { chunks: chunks.collect(), next: 0, again_at: 0 }
+        StatisticsReport { chunks: chunks.collect(), next: 0, again_at: 0 }
     }
 
     /// Calls `send` with messages of changed numbers, until none is left or it returns
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn what_has_changed_is_told() {
         let mut numbers = [vec![0; 3], vec![0; 40 * CHUNK]];
-        let mut telling = Telling::new(numbers.iter().map(Vec::len));
+        let mut telling = StatisticsReport::new(numbers.iter().map(Vec::len));
         let mut told = |numbers: &[Vec<i64>], now: u64| {
             let mut all = Vec::new();
             telling.tell(

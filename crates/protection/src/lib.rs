@@ -17,12 +17,12 @@ mod nodes;
 mod none;
 mod numbers;
 mod outbox;
-mod parting;
 mod parts;
 pub mod plan;
 mod reinforce;
 mod released;
 pub mod rescue;
+mod retirement;
 
 pub use fence::Fence;
 pub use flows::{FlowRef, Flows, Slot};

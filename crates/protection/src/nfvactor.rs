@@ -42,18 +42,18 @@ mod before;
 mod handed;
 mod leaving;
 mod link;
+mod release_mode;
 mod snapshots;
 mod states;
 #[cfg(test)]
 mod tests;
 mod unsaved;
-mod way;
 
 use crate::flows::{Event, flag};
 use crate::links::Links;
 use crate::numbers::{Inbounds, key_of, only_commit, split_refusal};
-use crate::parting::{self, Parting};
 use crate::plan::{Plan, Release};
+use crate::retirement::{self, Retirement};
 use crate::{
     Admission, Commit, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot,
     copies, delta, kind,
@@ -64,10 +64,10 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, NodeId, Packet};
 use leaving::Leaving;
 use link::{Latched, Link};
+use release_mode::Choice;
 use snapshots::Snapshots;
 use std::collections::{BTreeSet, VecDeque};
 use unsaved::Unsaved;
-use way::Choice;
 
 /// Packets that one link may hold back.
 const HELD_LIMIT: usize = 8192;
@@ -87,7 +87,7 @@ pub(crate) struct NfvActor {
     unsaved: Unsaved,
     snapshots: Snapshots,
     inbound: Inbounds<Handed>,
-    pub(crate) parting: Parting,
+    pub(crate) retirement: Retirement,
     leaving: Leaving,
     dirty: Vec<Slot>,
     before: Before,
@@ -133,7 +133,7 @@ impl NfvActor {
             unsaved: Unsaved::new(&plan),
             snapshots: Snapshots::default(),
             inbound: Inbounds::default(),
-            parting: Parting::default(),
+            retirement: Retirement::default(),
             leaving: Leaving::default(),
             dirty: Vec::with_capacity(256),
             before: Before::default(),
@@ -288,10 +288,10 @@ impl NfvActor {
     /// Ends the copies of a flow that is not owned here any more, at its holder and at
     /// leaving holders. The flow is now at `to`, if anywhere.
     fn end_copies(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: Epoch, key: FlowKey) {
-        self.parting.gone(slot);
+        self.retirement.gone(slot);
         self.forget_copy(holder);
         if holder.node != NodeId::NONE && holder != to {
-            self.parting.end(holder, epoch, key);
+            self.retirement.end(holder, epoch, key);
         }
     }
 
@@ -304,7 +304,7 @@ impl NfvActor {
 
     /// The flow ends here, and has not moved: ends its copies.
     fn end_flow(&mut self, flows: &Flows, slot: Slot) {
-        self.parting.end_kept(slot);
+        self.retirement.end_kept(slot);
         let header = flows.header(slot);
         let holder = header.holder();
         self.end_copies(slot, holder, Peer::default(), header.epoch, header.key);
@@ -327,7 +327,7 @@ impl NfvActor {
         commit: Commit,
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
-        if let Some(result) = self.parting.handle_saved(from, commit) {
+        if let Some(result) = self.retirement.handle_saved(from, commit) {
             return result;
         }
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
@@ -486,7 +486,7 @@ impl Protection for NfvActor {
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.now = self.now.max(out.now());
         self.follow_leaving(flows, out);
-        self.blocked = !self.parting.tell(&mut self.links, out);
+        self.blocked = !self.retirement.tell(&mut self.links, out);
         self.send_changed(flows, out);
         if self.plan.release == Release::Auto {
             for link in self.links.iter_mut() {
@@ -506,7 +506,7 @@ impl Protection for NfvActor {
         }
         self.ask(flows, out);
         let links = &mut self.links;
-        self.parting.look(flows, |header| parting::is_saved(links, header));
+        self.retirement.look(flows, |header| retirement::is_saved(links, header));
         self.has_passed = false;
         let has_passed = &mut self.has_passed;
         self.inbound.flush(|inbound| {
@@ -538,13 +538,14 @@ impl Protection for NfvActor {
         } else {
             self.next_peer % peers.len()
         };
-        let (release, detours, parting) = (self.plan.release, &self.detours, &mut self.parting);
+        let (release, detours, retirement) =
+            (self.plan.release, &self.detours, &mut self.retirement);
         let mut lost = self.links.renew(peers, |peer| {
-            Link::new(peer, parting.stays(peer), Choice::new(release, detours.of(peer)))
+            Link::new(peer, retirement.stays(peer), Choice::new(release, detours.of(peer)))
         });
         self.count_filling();
         self.leaving.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
-        self.parting.set(leaving, &mut lost);
+        self.retirement.set(leaving, &mut lost);
         if !lost.is_empty() || had_none {
             self.begin_look();
         }
@@ -581,7 +582,7 @@ impl Protection for NfvActor {
             kind::PASSED => {
                 let commit = only_commit(body)?;
                 self.leaving.handle_passed(from, commit);
-                if self.parting.numbers(from).is_some() {
+                if self.retirement.numbers(from).is_some() {
                     return Ok(());
                 }
                 let link = self.links.find(from).ok_or(DropReason::Fenced)?;
@@ -601,7 +602,7 @@ impl Protection for NfvActor {
                 let (commit, epoch, key) = copies::split_end(body)?;
                 self.take_commit(from, commit)?;
                 if let Some(slot) = copies::end(flows, epoch, &key) {
-                    self.parting.end_kept(slot);
+                    self.retirement.end_kept(slot);
                 }
                 Ok(())
             }
@@ -662,16 +663,16 @@ impl Protection for NfvActor {
         flows.step(slot, Event::Grant);
         let has_snapshots = self.has_snapshots();
         let header = flows.header_mut(slot);
-        self.parting.came_back(slot, header);
+        self.retirement.came_back(slot, header);
         let holder = header.holder();
         match (has_snapshots, self.links.has(holder)) {
             // The runtime that gave the snapshot back still has it, and gets the next one
             // with the new epoch.
             (true, true) => {}
-            (true, false) => self.parting.replace(slot, header, holder),
+            (true, false) => self.retirement.replace(slot, header, holder),
             // The flow may have been owned here before: its holder of that time still has
             // a copy.
-            (false, true) => self.parting.came_from(slot, header, holder),
+            (false, true) => self.retirement.came_from(slot, header, holder),
             (false, false) => {}
         }
         if !(has_snapshots && self.links.has(holder)) {
@@ -734,7 +735,7 @@ impl Protection for NfvActor {
     }
 
     fn needs_earlier(&self, slot: Slot) -> bool {
-        self.parting.needs_earlier(slot)
+        self.retirement.needs_earlier(slot)
     }
 
     fn departed(
@@ -753,7 +754,7 @@ impl Protection for NfvActor {
             // The copy here would die with the target. Copies elsewhere stay until the
             // target has another one, and says so by ending this one.
             self.forget_copy(old);
-            self.parting.keep(slot, to, old, old_epoch, header.key);
+            self.retirement.keep(slot, to, old, old_epoch, header.key);
         }
         flows.step(slot, Event::Keep);
         let header = flows.header_mut(slot);
@@ -767,7 +768,7 @@ impl Protection for NfvActor {
         let link = self.links.find(from);
         // The flow may have moved away from here before, and back.
         let header = flows.header_mut(slot);
-        self.parting.came_back(slot, header);
+        self.retirement.came_back(slot, header);
         header.commit = Commit::NONE;
         if let Some(link) = link {
             // The previous owner has the same state: it is the replica now.
@@ -777,7 +778,7 @@ impl Protection for NfvActor {
         } else {
             header.set_holder(Peer::default());
             header.flags |= flag::UNPROTECTED;
-            self.parting.came_from(slot, header, from);
+            self.retirement.came_from(slot, header, from);
             self.look_soon();
         }
     }
@@ -785,7 +786,7 @@ impl Protection for NfvActor {
     fn is_busy(&self) -> bool {
         let may_resync =
             self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
-        let has_records = || self.parting.is_waiting() || self.has_restoring_to_do();
+        let has_records = || self.retirement.is_waiting() || self.has_restoring_to_do();
         !self.blocked && (may_resync && !self.peers.is_empty() || has_records())
             || !self.pending.is_empty()
             || self.has_passed

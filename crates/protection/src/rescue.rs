@@ -167,8 +167,8 @@ impl Rescue {
     /// dirty for long.
     fn write_some_back(&mut self, flows: &mut Flows, out: &mut Outbox) {
         // Ends are told first, because a new flow may have the key of one that has ended.
-        let NfvActor { parting, links, .. } = &mut self.copies;
-        parting.tell(links, out);
+        let NfvActor { retirement, links, .. } = &mut self.copies;
+        retirement.tell(links, out);
         let is_put_off = is_planted(Fault::IgnoresInterval) && self.write_back_at > 0;
         let mut due = core::mem::take(&mut self.due);
         for flow in due.drain(..) {
@@ -220,7 +220,7 @@ impl Rescue {
     fn own(&mut self, flows: &mut Flows, slot: Slot) {
         let server = self.shares.server_of(flows, slot).unwrap_or_default();
         let header = flows.header_mut(slot);
-        self.copies.parting.came_back(slot, header);
+        self.copies.retirement.came_back(slot, header);
         // The holder is set although nothing was sent, so that the server is told if the
         // flow ends before it is written back.
         header.set_holder(server);
@@ -515,7 +515,7 @@ impl Protection for Rescue {
         _old_epoch: Epoch,
         _out: &mut Outbox,
     ) -> bool {
-        self.copies.parting.gone(slot);
+        self.copies.retirement.gone(slot);
         false
     }
 

@@ -30,7 +30,7 @@ pub use server::{Server, listen, listen_and_stop, tidy, tidy_after};
 use crate::config::Plan;
 use holdfast_control::PATIENCE;
 use holdfast_control::api::{Flow, PingReply, Progress, Status, TraceStep};
-use holdfast_node::message::{Order, Place};
+use holdfast_node::message::{ListCursor, Order};
 use holdfast_node::rules::RuleRecords;
 use holdfast_wire::NodeId;
 use rustix::fd::OwnedFd;
@@ -94,7 +94,7 @@ pub enum Request {
         /// The selector of flows, checked already.
         filter: String,
         /// Cursor to continue from; if `None`, the list begins anew.
-        at: Option<Place>,
+        at: Option<ListCursor>,
         /// The place for the page.
         answer: Answer<Page>,
     },
@@ -148,7 +148,7 @@ pub struct Page {
     /// The flows.
     pub flows: Vec<Flow>,
     /// The start of the next page, unless this one is the last.
-    pub next: Option<Place>,
+    pub next: Option<ListCursor>,
 }
 
 /// Steps of traced packets.

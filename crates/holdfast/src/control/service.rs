@@ -8,7 +8,7 @@ use super::{Answer, MAX_TRACE, MAX_TRACE_WAIT, Page, Request, Running, Traced};
 use crate::config;
 use holdfast_control::api::{ControlApi, Flow, ListFlowsReply, PingReply, Status, TraceStep};
 use holdfast_control::{FLOWS_PER_ANSWER, PATIENCE};
-use holdfast_node::message::{Order, Place};
+use holdfast_node::message::{ListCursor, Order};
 use holdfast_protection::Peer;
 use holdfast_wire::NodeId;
 use holdfast_wire::selector::Selector;
@@ -215,16 +215,16 @@ impl Service {
 }
 
 /// A list's cursor in the form that clients get.
-fn numbers(place: Place) -> Vec<u32> {
+fn numbers(place: ListCursor) -> Vec<u32> {
     vec![place.peer.node.into(), place.peer.incarnation, place.lane.into(), place.slot]
 }
 
 /// A cursor in the packet loop's form.
-fn place(numbers: &[u32]) -> Result<Place, Refusal> {
+fn place(numbers: &[u32]) -> Result<ListCursor, Refusal> {
     let read = |numbers: &[u32]| {
         let [node, incarnation, lane, slot] = <[u32; 4]>::try_from(numbers).ok()?;
         let peer = Peer { node: NodeId::new(u16::try_from(node).ok()?), incarnation };
-        Some(Place { peer, lane: u16::try_from(lane).ok()?, slot })
+        Some(ListCursor { peer, lane: u16::try_from(lane).ok()?, slot })
     };
     read(numbers).ok_or_else(|| {
         Refusal::invalid_argument("`after` is no place at which a list of this box has ended")

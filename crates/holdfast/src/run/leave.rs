@@ -2,7 +2,7 @@
 //! stops.
 
 use super::{MILLISECOND, ManagerProcess, SPINS};
-use holdfast_io::wait::Patience;
+use holdfast_io::wait::SpinLimit;
 use holdfast_node::message::{Member, MemberState};
 use rustix::fd::BorrowedFd;
 
@@ -57,7 +57,7 @@ impl ManagerProcess {
         is_needed: impl Fn(&mut ManagerProcess) -> bool,
     ) {
         let began_at = self.clock.now();
-        let mut spins = Patience::new(SPINS);
+        let mut spins = SpinLimit::new(SPINS);
         loop {
             let had_work = self.turn();
             if !is_needed(self) || self.clock.now().saturating_sub(began_at) > patience {

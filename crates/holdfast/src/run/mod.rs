@@ -48,12 +48,12 @@ use guard_link::{GuardLink, ToGuard};
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::Clock;
-use holdfast_io::wait::{Patience, sleep};
+use holdfast_io::wait::{SpinLimit, sleep};
 use holdfast_io::{Arena, Notes};
 use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::host::{Host, HostOut};
-use holdfast_node::manager::Wish;
+use holdfast_node::manager::HostOrder;
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
@@ -216,7 +216,7 @@ impl ManagerProcess {
         control: &Path,
         server: &mut Server,
     ) -> Result<(), Failure> {
-        let mut patience = Patience::new(SPINS);
+        let mut patience = SpinLimit::new(SPINS);
         let mut was_hangup_answered = false;
         let mut last_server_look = self.clock.now();
         while !signals.stop.load(Ordering::Relaxed) {
@@ -419,14 +419,14 @@ impl ManagerProcess {
             self.say_liveness(&liveness);
         }
         self.say_logged();
-        let wishes: Vec<Wish> = self.out.hub.wishes.drain(..).collect();
-        for wish in wishes {
-            match wish {
-                Wish::Start(peer) => self.start(peer, now),
-                Wish::Fence(peer) => self.note_fenced(peer, now),
-                Wish::Stop(peer) => self.stop(peer),
-                Wish::Serve(switch, term) => self.begin_to_serve(switch, term, now),
-                Wish::Retire(switch) => devices::say(&format!(
+        let orders: Vec<HostOrder> = self.out.hub.orders.drain(..).collect();
+        for order in orders {
+            match order {
+                HostOrder::Start(peer) => self.start(peer, now),
+                HostOrder::Fence(peer) => self.note_fenced(peer, now),
+                HostOrder::Stop(peer) => self.stop(peer),
+                HostOrder::Serve(switch, term) => self.begin_to_serve(switch, term, now),
+                HostOrder::Retire(switch) => devices::say(&format!(
                     "another host serves {} now, or the others cannot be heard: this one has stopped to",
                     self.ports_of(switch)
                 )),

@@ -10,7 +10,7 @@ use holdfast_control::exit::{self, Failure};
 use holdfast_io::control_transport::shared_memory::Side;
 use holdfast_io::process::{Clock, thread_time};
 use holdfast_io::standby::{self, Turns, Watch};
-use holdfast_io::wait::Patience;
+use holdfast_io::wait::SpinLimit;
 use holdfast_io::{VportGuest, capture};
 use holdfast_node::message::LastWord;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
@@ -151,7 +151,7 @@ impl RuntimeProcess {
         let mut new_keys = None;
         let mut words = transport.open();
         let clock = Clock::new();
-        let mut patience = Patience::new(SPINS);
+        let mut patience = SpinLimit::new(SPINS);
         let mut is_due = true;
         while !self.runtime.is_fenced() {
             // A turn has a cost even without work. A turn with work is followed by

@@ -14,7 +14,7 @@ use holdfast_control::api::{
 use holdfast_control::exit;
 use holdfast_control::status::{Protected, Status};
 use holdfast_control::{Client, channel_over};
-use holdfast_node::message::{Control, Order, Place};
+use holdfast_node::message::{Control, ListCursor, Order};
 use holdfast_protection::Peer;
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, NodeId, ip_bytes};
@@ -147,10 +147,10 @@ impl Box {
                     }
                     Request::Flows { limit, at, filter, answer } => {
                         // As from a table of which some is walked at a time.
-                        let first = at.map_or(0, |place: Place| place.slot);
+                        let first = at.map_or(0, |place: ListCursor| place.slot);
                         let end = flows.min(first + limit.min(300));
                         let peer = Peer { node: NodeId::new(16), incarnation: 1 };
-                        let next = (end < flows).then_some(Place { peer, lane: 0, slot: end });
+                        let next = (end < flows).then_some(ListCursor { peer, lane: 0, slot: end });
                         let found = (first..end)
                             .map(|number| flow(number as u16 + 1))
                             .filter(|flow| is_meant(flow, &filter));

@@ -269,7 +269,7 @@ impl BenchBox {
             released(self.began.elapsed().as_nanos() as u64 + 1, packet.get().bytes());
             self.pool.put(packet.into_inner());
         }
-        self.out.wishes.clear();
+        self.out.orders.clear();
     }
 
     /// Reads the coordinator's messages. Numbered messages are acknowledged at once.

@@ -15,7 +15,7 @@ use super::traffic::FRAME_LEN;
 use holdfast_node::channel::{FabricConfig, Overheard};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::hub::{Hub, HubOut};
-use holdfast_node::manager::{Manager, Wish};
+use holdfast_node::manager::{HostOrder, Manager};
 use holdfast_node::message::{Order, Protected};
 use holdfast_node::pools;
 use holdfast_node::rules::Rule;
@@ -323,12 +323,12 @@ impl<'a> Cluster<'a> {
             self.released += 1;
             self.pool.put(packet.into_inner());
         }
-        let wishes: Vec<Wish> = self.out.wishes.drain(..).collect();
-        for wish in wishes {
-            match wish {
-                Wish::Start(peer) => self.start(peer)?,
-                Wish::Stop(peer) => self.kill(peer),
-                Wish::Fence(_) | Wish::Serve(..) | Wish::Retire(_) => {}
+        let orders: Vec<HostOrder> = self.out.orders.drain(..).collect();
+        for order in orders {
+            match order {
+                HostOrder::Start(peer) => self.start(peer)?,
+                HostOrder::Stop(peer) => self.kill(peer),
+                HostOrder::Fence(_) | HostOrder::Serve(..) | HostOrder::Retire(_) => {}
             }
         }
         Ok(())

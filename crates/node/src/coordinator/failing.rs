@@ -4,7 +4,7 @@
 //! In: the time, managers' reports. Out: fences, views, orders to recover. Never: a
 //! failure before the fence is acknowledged.
 
-use super::memory::{Entry, Place};
+use super::memory::{Entry, RuntimeSlot};
 use super::{Coordinator, HOPELESS, Hearing, Swept};
 use crate::message::{Cause, Control, Member, MemberState};
 use holdfast_protection::Peer;
@@ -68,7 +68,7 @@ impl Coordinator {
     /// will be heard soon, or fail with this one.
     pub(super) fn may_fail_together(&self, at: usize, now: u64) -> bool {
         let (host, timeout) = (self.memory.places[at].member.host, self.config.hang_timeout);
-        let is_silent = |(other, (place, hearing)): (usize, (&Place, &Hearing))| {
+        let is_silent = |(other, (place, hearing)): (usize, (&RuntimeSlot, &Hearing))| {
             let is_meant = other != at && place.member.host == host && hearing.suspected.is_none();
             let serves = place.member.state.serves();
             is_meant
@@ -103,7 +103,8 @@ impl Coordinator {
     /// silent.
     pub(super) fn end_silence(&mut self, at: usize, now: u64) {
         let cluster = self.memory.places[at].member.cluster;
-        let serves = |place: &Place| place.member.cluster == cluster && place.member.state.serves();
+        let serves =
+            |place: &RuntimeSlot| place.member.cluster == cluster && place.member.state.serves();
         let of_his = self.memory.places.iter().map(serves);
         let newest = self
             .hearings

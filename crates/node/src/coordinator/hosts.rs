@@ -18,7 +18,7 @@
 //! runtime has failed when all of them have confirmed. Its own host's manager is asked
 //! too, so that its process ends, but not waited for.
 
-use super::memory::{Entry, Place, Serving};
+use super::memory::{Entry, RuntimeSlot, Serving};
 use super::{Cause, Coordinator, MemberState};
 use crate::message::{Beat, Control};
 use crate::quorum::is_majority;
@@ -198,7 +198,7 @@ impl Coordinator {
     /// is told everything when it has answered.
     pub(super) fn ask_manager(&mut self, node: NodeId) {
         self.pending.forget(node);
-        let is_its = |place: &Place| NodeId::manager(place.member.host) == node;
+        let is_its = |place: &RuntimeSlot| NodeId::manager(place.member.host) == node;
         let its =
             self.memory.places.iter().zip(&mut self.hearings).filter(|(place, _)| is_its(place));
         its.for_each(|(_, hearing)| hearing.is_doubted = false);

@@ -6,7 +6,7 @@
 //! anything else that it says is believed ([`Coordinator::present`]).
 
 use super::hosts::Known;
-use super::memory::{Entry, Place, Serving};
+use super::memory::{Entry, RuntimeSlot, Serving};
 use super::{Cause, Coordinator, MemberState};
 use crate::message::{Control, Failover, Notice, Standing};
 use holdfast_protection::Peer;
@@ -37,7 +37,7 @@ impl Coordinator {
                 .filter(|place| place.is_spare)
                 .map(|place| place.member.node)
                 .collect(),
-            retried: self.memory.places.iter().filter_map(Place::retried).collect(),
+            retried: self.memory.places.iter().filter_map(RuntimeSlot::retried).collect(),
             drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             hosts: self.hosts_that(|host| host.is_known),
             serving: self.memory.services.iter().map(|service| service.host).collect(),
@@ -213,7 +213,7 @@ impl Coordinator {
             return;
         }
         self.welcome(host);
-        let there = |place: &&Place| {
+        let there = |place: &&RuntimeSlot| {
             place.member.host == host
                 && place.member.state != MemberState::Failed
                 && !peers.contains(&place.member.peer())

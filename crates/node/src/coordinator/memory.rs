@@ -32,7 +32,7 @@ const KEPT: usize = 64;
 
 /// A runtime's place, with its present or last incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct RuntimeSlot {
     pub(super) member: Member,
     pub(super) started_at: u64,
     /// Successive early deaths.
@@ -49,10 +49,10 @@ pub(super) struct Place {
     pub(super) is_spare: bool,
 }
 
-impl Place {
+impl RuntimeSlot {
     /// The report on a place whose process keeps ending, while none serves there.
     pub(super) fn retried(&self) -> Option<Retried> {
-        let Place { member, failures, start_at, .. } = *self;
+        let RuntimeSlot { member, failures, start_at, .. } = *self;
         let is_waited_for =
             matches!(member.state, MemberState::Failed | MemberState::Starting) && !self.is_drained;
         (failures > 0 && is_waited_for).then_some(Retried { node: member.node, failures, start_at })
@@ -115,7 +115,7 @@ pub(super) struct Serving {
 pub(super) struct Memory {
     pub(super) view: u64,
     pub(super) next_incarnation: u32,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<RuntimeSlot>,
     pub(super) ledgers: Vec<Ledger>,
     /// By ledger, runtimes that wait for a block; first come, first served.
     pub(super) wanting: Vec<Vec<Peer>>,
@@ -141,7 +141,7 @@ pub(super) enum Entry {
     /// The incarnation is given up.
     Failed { peer: Peer, cause: Cause, at: u64, flows: u64, notice: Notice },
     /// A numbered message of a runtime takes effect.
-    Errand { from: Peer, number: u64, errand: Control },
+    CoordinatorRequest { from: Peer, number: u64, request: Control },
     /// Blocks are granted to a runtime, which is to be told.
     Granted { to: Peer, pool: PoolId, blocks: Vec<u32> },
     /// A runtime has blocks of which the log knows nothing: a log was lost.
@@ -185,7 +185,7 @@ impl Memory {
         self.at_node(peer.node).filter(|at| self.places[*at].member.peer() == peer)
     }
 
-    pub(super) fn place(&mut self, peer: Peer) -> Option<&mut Place> {
+    pub(super) fn place(&mut self, peer: Peer) -> Option<&mut RuntimeSlot> {
         self.at(peer).map(|at| &mut self.places[at])
     }
 
@@ -195,7 +195,7 @@ impl Memory {
 
     /// Runtimes that have flows.
     pub(super) fn serving(&self) -> impl Iterator<Item = Peer> + '_ {
-        let serves = |place: &&Place| place.member.state.serves();
+        let serves = |place: &&RuntimeSlot| place.member.state.serves();
         self.places.iter().filter(serves).map(|place| place.member.peer())
     }
 
@@ -320,10 +320,10 @@ impl Memory {
                     notice,
                 });
             }
-            Entry::Errand { from, number, errand } => {
+            Entry::CoordinatorRequest { from, number, request } => {
                 if let Some(place) = self.place(*from) {
                     place.handled = *number;
-                    self.errand(*from, errand);
+                    self.request(*from, request);
                 }
             }
             Entry::Granted { to, pool, blocks } => {
@@ -483,7 +483,7 @@ impl Memory {
             SHORTEST_PAUSE << (place.failures - 3).min(DOUBLINGS)
         };
         place.start_at = if place.is_drained { None } else { Some(at + pause) };
-        let serves = |place: &Place| place.member.state.serves();
+        let serves = |place: &RuntimeSlot| place.member.state.serves();
         if !self.places.iter().any(|place| place.member.cluster == cluster && serves(place)) {
             // No runtime of the cluster serves any more: pauses are cut short.
             let of_cluster = self.places.iter_mut().filter(|place| place.member.cluster == cluster);
@@ -555,15 +555,15 @@ impl Memory {
         }
     }
 
-    fn errand(&mut self, from: Peer, errand: &Control) {
-        let pool = match errand {
+    fn request(&mut self, from: Peer, request: &Control) {
+        let pool = match request {
             Control::WantBlock { pool }
             | Control::Spared { pool, .. }
             | Control::Adopted { pool, .. }
             | Control::Returned { pool, .. } => self.pool_at(*pool),
             _ => None,
         };
-        match (errand, pool) {
+        match (request, pool) {
             (Control::WantBlock { pool }, _) => self.wants(from, *pool),
             (Control::Spared { blocks, .. }, Some(at)) => {
                 blocks.iter().for_each(|block| self.ledgers[at].give_back(from, *block));

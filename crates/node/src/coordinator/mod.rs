@@ -51,7 +51,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason, NodeId};
 use hosts::Known;
 use log::Log;
-use memory::{Entry, Memory, Place};
+use memory::{Entry, Memory, RuntimeSlot};
 use moves::Draining;
 use pending::Pending;
 use pools::Demand;
@@ -233,16 +233,17 @@ impl Coordinator {
             spare.map(move |is_spare| (number, is_spare)).collect::<Vec<_>>()
         };
         let numbers = clusters.flat_map(of_cluster).zip((0..).map(NodeId::runtime));
-        let place = |(((cluster, is_spare), node), host): (((u16, bool), NodeId), u16)| Place {
-            member: Member { node, incarnation: 0, state: MemberState::Failed, cluster, host },
-            started_at: now,
-            failures: 0,
-            start_at: (!is_spare).then_some(now),
-            handled: 0,
-            orders: Ordered::default(),
-            is_drained: is_spare,
-            is_spare,
-        };
+        let place =
+            |(((cluster, is_spare), node), host): (((u16, bool), NodeId), u16)| RuntimeSlot {
+                member: Member { node, incarnation: 0, state: MemberState::Failed, cluster, host },
+                started_at: now,
+                failures: 0,
+                start_at: (!is_spare).then_some(now),
+                handled: 0,
+                orders: Ordered::default(),
+                is_drained: is_spare,
+                is_spare,
+            };
         let memory = Memory {
             view: 0,
             next_incarnation: config.first_incarnation.max(1),
@@ -465,7 +466,7 @@ impl Coordinator {
         // while.
         let may_lack = self.is_joined()
             && self.last_turn.saturating_sub(self.began_at) > self.config.start_timeout;
-        let is_waited_for = |place: &Place| !may_lack || self.is_there(place.member.host);
+        let is_waited_for = |place: &RuntimeSlot| !may_lack || self.is_there(place.member.host);
         let are_all_there = may_lack || self.hosts.iter().all(|host| host.is_known);
         is_ruled
             && are_all_there
@@ -493,8 +494,9 @@ impl Coordinator {
         let serving = || {
             let heard = self.memory.places.iter().zip(&self.hearings);
             let serves = |state: MemberState| state.serves();
-            let is_meant =
-                move |place: &Place| serves(place.member.state) && promising(place.member.cluster);
+            let is_meant = move |place: &RuntimeSlot| {
+                serves(place.member.state) && promising(place.member.cluster)
+            };
             heard.filter(move |(place, _)| is_meant(place)).map(|(_, hearing)| hearing)
         };
         let mut clusters =
@@ -610,7 +612,7 @@ impl Coordinator {
                 kind::CONTROL => Control::decode(body)
                     .map(|message| self.handle_control(record.from, message, now)),
                 kind::NUMBERED => numbered(body)
-                    .map(|(number, errand)| self.handle_errand(record.from, number, errand, now)),
+                    .map(|(number, request)| self.handle_errand(record.from, number, request, now)),
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -649,7 +651,7 @@ impl Coordinator {
         }
     }
 
-    fn handle_errand(&mut self, from: Peer, number: u64, errand: Control, now: u64) {
+    fn handle_errand(&mut self, from: Peer, number: u64, request: Control, now: u64) {
         let Some(at) = self.hear(from, now) else { return };
         self.hearings[at].owes_word = true;
         let handled = self.memory.places[at].handled;
@@ -659,12 +661,15 @@ impl Coordinator {
         if number <= handled || number > handled + 1 && !self.hearings[at].is_accounted {
             return;
         }
-        let spared =
-            if let Control::Spared { pool, last: true, .. } = &errand { Some(*pool) } else { None };
-        let wanted = if let Control::WantBlock { pool } = &errand { Some(*pool) } else { None };
-        let recovered = matches!(errand, Control::Recovered { .. } | Control::Waits { .. });
+        let spared = if let Control::Spared { pool, last: true, .. } = &request {
+            Some(*pool)
+        } else {
+            None
+        };
+        let wanted = if let Control::WantBlock { pool } = &request { Some(*pool) } else { None };
+        let recovered = matches!(request, Control::Recovered { .. } | Control::Waits { .. });
         let is_of_pool = matches!(
-            errand,
+            request,
             Control::WantBlock { .. }
                 | Control::Spared { .. }
                 | Control::Adopted { .. }
@@ -674,7 +679,7 @@ impl Coordinator {
             self.drops.count(DropReason::Malformed);
             return;
         }
-        self.record(Entry::Errand { from, number, errand });
+        self.record(Entry::CoordinatorRequest { from, number, request });
         match (wanted, spared) {
             (Some(pool), _) => self.want(from, pool, 2, now),
             (None, Some(pool)) => self.spared(from, pool),
@@ -806,7 +811,7 @@ impl Coordinator {
 
     /// The time at which [`Coordinator::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> u64 {
-        let due = |(place, hearing): (&Place, &Hearing)| match place.member.state {
+        let due = |(place, hearing): (&RuntimeSlot, &Hearing)| match place.member.state {
             MemberState::Running | MemberState::Leaving => {
                 let due = hearing.last_heard + self.config.hang_timeout + 1;
                 // Overdue and not given up: the next regular turn looks again.

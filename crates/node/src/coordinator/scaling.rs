@@ -208,7 +208,7 @@ impl Coordinator {
     fn is_calm(&self, cluster: usize) -> bool {
         let recovers = self.failovers().any(|failover| failover.recovered_at.is_none());
         let is_settled =
-            |(place, hearing): (&super::Place, &super::Hearing)| match place.member.state {
+            |(place, hearing): (&super::RuntimeSlot, &super::Hearing)| match place.member.state {
                 _ if usize::from(place.member.cluster) != cluster => true,
                 MemberState::Running => hearing.report.view >= self.memory.view,
                 MemberState::Failed => place.is_drained,
@@ -296,7 +296,7 @@ impl Coordinator {
         {
             workload.doublings = (workload.doublings + 1).min(DOUBLINGS);
         }
-        let is_free = |place: &&super::Place| {
+        let is_free = |place: &&super::RuntimeSlot| {
             usize::from(place.member.cluster) == cluster
                 && place.is_spare
                 && place.member.state == MemberState::Failed

@@ -35,7 +35,7 @@ pub(super) struct Probe {
 
 /// The networks' state toward another host.
 #[derive(Debug, Clone, Copy, Default)]
-struct Way {
+struct HostPath {
     /// By network, the time at which the host was last heard.
     heard_at: [Option<u64>; PATHS as usize],
     /// The last probe's time by its clock and by ours, and the networks by which it hears
@@ -51,7 +51,7 @@ struct Way {
 pub(super) struct Paths {
     me: u16,
     patience: u64,
-    ways: Vec<Way>,
+    ways: Vec<HostPath>,
     /// By node, its host, as the hosts say.
     places: Vec<Option<u16>>,
     next: u64,
@@ -62,7 +62,7 @@ impl Paths {
     /// The networks of this host among so many. `patience`: the time-out after which a
     /// host is missed, ns.
     pub(super) fn new(me: u16, hosts: u16, patience: u64) -> Paths {
-        let ways = vec![Way::default(); usize::from(hosts)];
+        let ways = vec![HostPath::default(); usize::from(hosts)];
         Paths { me, patience, ways, places: Vec::new(), next: 0, has_changed: false }
     }
 

@@ -182,7 +182,7 @@ impl Hub {
         if let Some(sealed) = &mut self.sealed {
             sealed.seal.set_keys(ring);
         }
-        self.seats.iter_mut().for_each(|seat| seat.switch.fabric().set_keys(ring));
+        self.slots.iter_mut().for_each(|slot| slot.switch.fabric().set_keys(ring));
         self.manager.fabric().set_keys(ring);
     }
 
@@ -202,7 +202,7 @@ impl Hub {
 
     /// Takes other hosts' announcements, and announces this host's seal to them.
     pub(super) fn keep_sealing(&mut self, now: u64) {
-        let Hub { manager, sealed, local, seats, .. } = self;
+        let Hub { manager, sealed, local, slots, .. } = self;
         let heard = manager.take_sealings();
         let Some(sealed) = sealed else { return };
         let me = manager.fabric().me();
@@ -227,7 +227,7 @@ impl Hub {
             }
             let (life, counter) = sealed.seal.announcement();
             let own = local.iter().flatten().map(|peer| peer.node).chain([me.node]);
-            let served = seats.iter().filter(|seat| seat.is_serving).map(|seat| seat.switch.node());
+            let served = slots.iter().filter(|slot| slot.is_serving).map(|slot| slot.switch.node());
             let nodes = own.chain(served).collect();
             let to = peer.map_or(0, |peer| peer.incarnation);
             if manager.tell_sealing(host, Sealing { to, life, counter, nodes }) {

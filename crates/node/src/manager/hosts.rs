@@ -4,7 +4,7 @@
 //! In: links, terms that an earlier incarnation knew, the time. Out: beats, orders to
 //! serve ports or to stop. Never: a decision about which host serves: see [`Quorum`].
 
-use super::{BEAT_BACKLOG, Manager, Wish};
+use super::{BEAT_BACKLOG, HostOrder, Manager};
 use crate::message::{Control, Sealing};
 use crate::quorum::{Change, Quorum};
 use holdfast_protection::Peer;
@@ -79,9 +79,9 @@ impl Manager {
     }
 
     pub(super) fn change(&mut self, changes: impl IntoIterator<Item = Change>) {
-        self.wishes.extend(changes.into_iter().map(|change| match change {
-            Change::Begin(switch, term) => Wish::Serve(switch, term),
-            Change::Retire(switch) => Wish::Retire(switch),
+        self.orders.extend(changes.into_iter().map(|change| match change {
+            Change::Begin(switch, term) => HostOrder::Serve(switch, term),
+            Change::Retire(switch) => HostOrder::Retire(switch),
         }));
     }
 

@@ -2,14 +2,14 @@
 //!
 //! A list goes through the runtimes in the order of their nodes, and through each of them
 //! from slot to slot. The manager keeps only the pieces under way: the asker brings the
-//! [`Place`] where the last piece ended. If a runtime has ended, the list continues with
+//! [`ListCursor`] where the last piece ended. If a runtime has ended, the list continues with
 //! its next incarnation, or the next runtime.
 //!
 //! In: questions, records, ends. Out: questions to runtimes, pieces. Never: a look at the
 //! flows in them.
 
 use super::Manager;
-use crate::message::{Control, FlowPage, FlowsHead, Place};
+use crate::message::{Control, FlowPage, FlowsHead, ListCursor};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, NodeId};
 use zerocopy::FromBytes;
@@ -48,7 +48,7 @@ impl Lists {
         piece.page.bytes.extend_from_slice(flows);
         if head.is_last != 0 {
             piece.asked = None;
-            piece.page.next = head.next().map(|(lane, slot)| Place { peer: from, lane, slot });
+            piece.page.next = head.next().map(|(lane, slot)| ListCursor { peer: from, lane, slot });
         }
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Manager {
 
     /// Asks for at most `limit` flows of a list, from its beginning or from a place on,
     /// or for those that the selector matches. [`Manager::take_flows`] returns them.
-    pub fn request_flows(&mut self, limit: u32, selector: &str, at: Option<Place>) -> u32 {
+    pub fn request_flows(&mut self, limit: u32, selector: &str, at: Option<ListCursor>) -> u32 {
         self.lists.last = self.lists.last.wrapping_add(1);
         let request = self.lists.last;
         let asked = self.next_listed(|node| at.is_none_or(|place| node >= place.peer.node));
@@ -105,7 +105,7 @@ impl Manager {
         let Piece { after, mut page, .. } = self.lists.open.swap_remove(at);
         if page.next.is_none() {
             let next = after.and_then(|node| self.next_listed(|next| next > node));
-            page.next = next.map(|peer| Place { peer, lane: 0, slot: 0 });
+            page.next = next.map(|peer| ListCursor { peer, lane: 0, slot: 0 });
         }
         Some(page)
     }

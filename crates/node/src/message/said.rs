@@ -125,7 +125,7 @@ impl FlowInfo {
 /// The place where a list of flows continues: the list has all flows of runtimes with
 /// lower nodes, and those of this runtime before the lane and slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ListCursor {
     /// The runtime.
     pub peer: Peer,
     /// The lane of the runtime.
@@ -141,7 +141,7 @@ pub struct FlowPage {
     /// [`FlowInfo`]s, one behind the other.
     pub bytes: Vec<u8>,
     /// The place of the next piece, if there may be more flows.
-    pub next: Option<Place>,
+    pub next: Option<ListCursor>,
 }
 
 impl FlowPage {

@@ -29,7 +29,7 @@ impl Runtime {
     /// Answers a new incarnation of the coordinator: sends what is here, and again what
     /// it may not have heard.
     pub(super) fn account(&mut self, handled: u64) {
-        if !self.errands.resume(handled) {
+        if !self.requests.resume(handled) {
             self.visit_pools(|_, pool| {
                 if !pool.backend().asks_server() {
                     pool.backend().announce();

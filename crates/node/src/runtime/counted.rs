@@ -6,7 +6,7 @@
 
 use super::Lane;
 use crate::message::Control;
-use crate::totals::Telling;
+use crate::totals::StatisticsReport;
 
 /// The place of a statistic.
 struct Listed {
@@ -18,7 +18,7 @@ struct Listed {
 /// See the module.
 pub(super) struct Counted {
     statistics: Vec<Listed>,
-    telling: Telling,
+    report: StatisticsReport,
 }
 
 impl Counted {
@@ -32,7 +32,7 @@ impl Counted {
                 }
             });
         }
-        Counted { statistics, telling: Telling::new(sizes) }
+        Counted { statistics, report: StatisticsReport::new(sizes) }
     }
 
     pub(super) fn tell(
@@ -45,6 +45,6 @@ impl Counted {
             let Listed { lane, function, field } = self.statistics[statistic];
             lanes[lane].with_part(function, field, &mut |part| look(part.own()));
         };
-        self.telling.tell(now, look, send);
+        self.report.tell(now, look, send);
     }
 }

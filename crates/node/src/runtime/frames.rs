@@ -2,7 +2,7 @@
 //! protections, messages to the fabric; and back.
 
 use super::Runtime;
-use super::side::Side;
+use super::switch_peer::SwitchPeer;
 use holdfast_protection::{Commit, Epoch, Flows, Peer};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -108,7 +108,7 @@ impl Runtime {
             index::TO_RUNTIME => {
                 self.packets += 1;
                 side.now = side.now.max(packet.meta.stamp);
-                match Side::identify(&mut packet) {
+                match SwitchPeer::identify(&mut packet) {
                     Ok(key) => lane.arrive(packet, key),
                     Err(reason) => self.shared.drop(packet, reason, pool),
                 }

@@ -11,18 +11,18 @@ mod tracing;
 mod waiting;
 
 pub(crate) use ending::contain;
-pub(crate) use fields::Wish;
+pub(crate) use fields::PoolRequest;
 
 use super::parking::Parking;
 use super::replay::Replays;
 use super::suspects::Suspect;
 use super::timers::Wheel;
 use super::{ChainSpec, Shared};
-use crate::ahead::OfChain;
 use crate::edge::ICMP_PER_SECOND;
-use crate::gone::GoneFlows;
+use crate::prefetch::OfChain;
 use crate::rate::RateLimit;
 use crate::reset::{acknowledge, reset_ahead};
+use crate::tombstones::Tombstones;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Event, Found, Journal, Life, NoReply, flag};
 use holdfast_protection::{Admission, Epoch, Flows, Outbox, Plan, Protection, Released, Slot};
@@ -103,8 +103,8 @@ pub(crate) struct Lane {
     running: Option<(Slot, bool)>,
     /// Scratch space: flows whose deadline has come.
     due: Vec<Slot>,
-    wishes: Vec<Wish>,
-    pub(crate) gone: GoneFlows,
+    pool_requests: Vec<PoolRequest>,
+    pub(crate) gone: Tombstones,
 }
 
 impl OfChain for Lane {
@@ -171,8 +171,8 @@ impl Lane {
             undo,
             running: None,
             due: Vec::with_capacity(LOOKS),
-            wishes: Vec::new(),
-            gone: GoneFlows::new(GONE),
+            pool_requests: Vec::new(),
+            gone: Tombstones::new(GONE),
         }
     }
 
@@ -394,14 +394,14 @@ impl Lane {
         shared.cx.begin(header.last_stamp, *key, direction);
         self.undo.copy_from_slice(state);
         self.running = Some((slot, position.opening));
-        shared.hands.take(shared.sides[self.side].switch, packet.meta.stamp);
+        shared.in_flight.take(shared.sides[self.side].switch, packet.meta.stamp);
         let outcome = if shared.follows(packet) {
             run_traced(&mut self.chain, packet, state, position, shared)
         } else {
             self.chain.run(packet, state, position, &mut shared.cx)
         };
         self.running = None;
-        shared.hands.put();
+        shared.in_flight.put();
         let is_whole = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
         // True if the switch's present incarnation has sent the packet, under the flow's
         // present epoch.
@@ -657,7 +657,7 @@ impl Lane {
 
     fn roll_back(&mut self, shared: &mut Shared) {
         shared.panics += 1;
-        let stamp = shared.hands.put();
+        let stamp = shared.in_flight.put();
         if stamp != 0 {
             shared.sides[self.side].note_suspect(stamp);
         }

@@ -14,7 +14,7 @@
 mod account;
 mod counted;
 mod frames;
-mod hands;
+mod in_flight;
 mod lane;
 mod listing;
 mod migration;
@@ -24,10 +24,10 @@ mod records;
 mod recovery;
 mod replay;
 mod reporting;
+mod resync;
 mod served;
-mod side;
 mod suspects;
-mod telling;
+mod switch_peer;
 mod timers;
 
 use crate::channel::{Fabric, FabricConfig, KeyRing};
@@ -36,20 +36,20 @@ use crate::state::ControlTransport;
 use core::num::NonZeroU64;
 use core::sync::atomic::AtomicU64;
 use counted::Counted;
-use hands::Hands;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::Journal;
 use holdfast_protection::{Flows, NodeIndex, Peer, Protection};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, NodeId, Packet, PacketPool};
+use in_flight::InFlight;
 use lane::Lane;
 use listing::Listings;
 use migration::Migrations;
-use pools::Errands;
+use pools::CoordinatorRequests;
 use recovery::Recoveries;
+use resync::Resync;
 use served::Served;
-use side::Side;
-use telling::Telling;
+use switch_peer::SwitchPeer;
 
 /// The longest that a turn takes, ns.
 const LONGEST_TURN: u64 = 1_000_000;
@@ -87,7 +87,7 @@ pub struct RuntimeConfig {
 pub(crate) struct Shared {
     pub(crate) cx: Context,
     /// Switch peers, one per switch.
-    pub(crate) sides: Vec<Side>,
+    pub(crate) sides: Vec<SwitchPeer>,
     pub(crate) drops: DropCounters,
     pub(crate) traces: Vec<TraceStep>,
     pub(crate) opened: u64,
@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     pub(crate) forgotten: u64,
     pub(crate) lost: u64,
     pub(crate) panics: u64,
-    pub(crate) hands: Hands,
+    pub(crate) in_flight: InFlight,
     node: NodeId,
 }
 
@@ -109,7 +109,7 @@ impl Shared {
     }
 
     /// The switch peer of this node, if any of the chains belongs to that switch.
-    pub(crate) fn side_of(&mut self, node: NodeId) -> Option<&mut Side> {
+    pub(crate) fn side_of(&mut self, node: NodeId) -> Option<&mut SwitchPeer> {
         self.sides.iter_mut().find(|side| side.switch == node)
     }
 
@@ -171,7 +171,7 @@ pub struct Runtime {
     migrations: Migrations,
     listings: Listings,
     clock: u64,
-    errands: Errands,
+    requests: CoordinatorRequests,
     /// The sessions with the state servers, if any chain needs one.
     served: Option<Served>,
     counted: Counted,
@@ -208,10 +208,10 @@ impl Runtime {
     /// A runtime of these chains, in the order of the configuration.
     pub fn new(config: RuntimeConfig, chains: Vec<ChainSpec>) -> Runtime {
         let fabric = Fabric::new(config.me, config.fabric);
-        let mut sides: Vec<Side> = Vec::new();
+        let mut sides: Vec<SwitchPeer> = Vec::new();
         let mut side_of = |switch: NodeId| {
             sides.iter().position(|side| side.switch == switch).unwrap_or_else(|| {
-                sides.push(Side::new(switch));
+                sides.push(SwitchPeer::new(switch));
                 sides.len() - 1
             })
         };
@@ -238,7 +238,7 @@ impl Runtime {
             forgotten: 0,
             lost: 0,
             panics: 0,
-            hands: Hands::default(),
+            in_flight: InFlight::default(),
             node: config.me.node,
         };
         let recoveries = Recoveries::new(shared.sides.iter().map(|side| side.switch));
@@ -252,7 +252,7 @@ impl Runtime {
             migrations: Migrations::default(),
             listings: Listings::default(),
             clock: 0,
-            errands: Errands::default(),
+            requests: CoordinatorRequests::default(),
             served,
             counted,
             is_announced: false,
@@ -314,7 +314,7 @@ impl Runtime {
     /// Shows the in-flight packet in these words, which should outlive the process: its
     /// stamp, 0 for none, and the node of the switch that stamped it.
     pub fn show_hands(&mut self, words: [&'static AtomicU64; 2]) {
-        self.shared.hands.show(words);
+        self.shared.in_flight.show(words);
     }
 
     /// Shows the number of flows here in this word, which should outlive the process.
@@ -526,19 +526,19 @@ impl Runtime {
         );
         self.recoveries.send_claims(&mut self.fabric, &self.lanes, clock);
         for (lane, slot) in self.migrations.arrivals.take_late() {
-            if let Some(telling) = &mut self.shared.sides[self.lanes[lane].side].telling {
-                telling.add(self.lanes[lane].flows.header(slot), lane as u16);
+            if let Some(resync) = &mut self.shared.sides[self.lanes[lane].side].resync {
+                resync.add(self.lanes[lane].flows.header(slot), lane as u16);
             }
         }
         for (at, side) in self.shared.sides.iter_mut().enumerate() {
-            if let Some(telling) = &mut side.telling
-                && telling.go_on(
+            if let Some(resync) = &mut side.resync
+                && resync.go_on(
                     &self.lanes,
                     &mut self.fabric,
                     self.migrations.arrivals.expects_late(at, &self.lanes),
                 )
             {
-                side.telling = None;
+                side.resync = None;
             }
             side.report(&mut self.fabric);
         }
@@ -546,8 +546,8 @@ impl Runtime {
         self.report(clock);
         // Recoveries report after the report proper: for the coordinator a recovery is
         // over only when it knows that the recovered flows want new replicas.
-        self.recoveries.report(&mut self.errands, &self.lanes, &self.fabric);
-        self.errands.send(&mut self.fabric);
+        self.recoveries.report(&mut self.requests, &self.lanes, &self.fabric);
+        self.requests.send(&mut self.fabric);
         if core::mem::take(&mut self.owes_word) {
             self.fabric
                 .send_control(NodeId::COORDINATOR, &Control::Settled { handled: self.handled });
@@ -576,11 +576,8 @@ impl Runtime {
 
     /// The time at which a turn is due without input, worker's time.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let is_telling = self
-            .shared
-            .sides
-            .iter()
-            .any(|side| side.telling.as_ref().is_some_and(Telling::is_busy));
+        let is_telling =
+            self.shared.sides.iter().any(|side| side.resync.as_ref().is_some_and(Resync::is_busy));
         let has_work = |lane: &Lane| lane.protection.is_busy() || lane.retry || lane.may_let_in();
         if self.lanes.iter().any(has_work) || self.recoveries.is_waiting() || is_telling {
             return Some(0);

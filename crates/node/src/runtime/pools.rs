@@ -6,7 +6,7 @@
 //! flows are known. And the coordinator may die at any time.
 
 use super::Runtime;
-use super::lane::Wish;
+use super::lane::PoolRequest;
 use crate::channel::Fabric;
 use crate::message::{Control, Ordered, PoolId};
 use holdfast_nf::shared::PoolEffect;
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 const NUMBERS: usize = 100;
 
 #[derive(Clone, Copy)]
-enum Errand {
+enum CoordinatorRequest {
     WantBlock,
     Return(u32),
     /// A number, with the epoch of the flow that adopted it.
@@ -27,16 +27,16 @@ enum Errand {
     SparedAll,
 }
 
-impl Errand {
+impl CoordinatorRequest {
     /// `None` if the effect is for a state server: single numbers, and what becomes of
     /// them.
-    fn of(effect: PoolEffect, epoch: Option<Epoch>) -> Option<Errand> {
+    fn of(effect: PoolEffect, epoch: Option<Epoch>) -> Option<CoordinatorRequest> {
         match effect {
-            PoolEffect::WantBlock => Some(Errand::WantBlock),
-            PoolEffect::Return(number) => Some(Errand::Return(number)),
-            PoolEffect::Adopted(number) => Some(Errand::Adopted(number, epoch)),
-            PoolEffect::Spare(block) => Some(Errand::Spare(block)),
-            PoolEffect::SparedAll => Some(Errand::SparedAll),
+            PoolEffect::WantBlock => Some(CoordinatorRequest::WantBlock),
+            PoolEffect::Return(number) => Some(CoordinatorRequest::Return(number)),
+            PoolEffect::Adopted(number) => Some(CoordinatorRequest::Adopted(number, epoch)),
+            PoolEffect::Spare(block) => Some(CoordinatorRequest::Spare(block)),
+            PoolEffect::SparedAll => Some(CoordinatorRequest::SparedAll),
             PoolEffect::Request
             | PoolEffect::Used(_)
             | PoolEffect::Unused(_)
@@ -47,15 +47,15 @@ impl Errand {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Errands {
-    queue: VecDeque<(PoolId, Errand)>,
+pub(super) struct CoordinatorRequests {
+    queue: VecDeque<(PoolId, CoordinatorRequest)>,
     kept: Ordered,
 }
 
-impl Errands {
+impl CoordinatorRequests {
     /// Queues a request. `epoch` is that of the flow that caused it.
     pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect, epoch: Option<Epoch>) {
-        self.queue.extend(Errand::of(effect, epoch).map(|errand| (pool, errand)));
+        self.queue.extend(CoordinatorRequest::of(effect, epoch).map(|request| (pool, request)));
     }
 
     /// Queues a message that concerns no pool, behind all requests of pools until now.
@@ -96,40 +96,42 @@ impl Errands {
                 .iter()
                 .take(NUMBERS)
                 .take_while(|(other, _)| *other == pool)
-                .map(|(_, errand)| *errand)
+                .map(|(_, request)| *request)
         };
-        let alike = |number: fn(Errand) -> Option<u32>| -> Vec<u32> {
+        let alike = |number: fn(CoordinatorRequest) -> Option<u32>| -> Vec<u32> {
             same_pool().map_while(number).collect()
         };
         Some(match first {
-            Errand::WantBlock => (Control::WantBlock { pool }, 1),
-            Errand::Return(_) => {
-                let numbers =
-                    alike(
-                        |errand| {
-                            if let Errand::Return(number) = errand { Some(number) } else { None }
-                        },
-                    );
+            CoordinatorRequest::WantBlock => (Control::WantBlock { pool }, 1),
+            CoordinatorRequest::Return(_) => {
+                let numbers = alike(|request| {
+                    if let CoordinatorRequest::Return(number) = request {
+                        Some(number)
+                    } else {
+                        None
+                    }
+                });
                 let count = numbers.len();
                 (Control::Returned { pool, numbers }, count)
             }
-            Errand::Adopted(..) => {
-                let adopted = |errand| match errand {
-                    Errand::Adopted(number, epoch) => Some((number, epoch.map_or(0, Epoch::get))),
+            CoordinatorRequest::Adopted(..) => {
+                let adopted = |request| match request {
+                    CoordinatorRequest::Adopted(number, epoch) => {
+                        Some((number, epoch.map_or(0, Epoch::get)))
+                    }
                     _ => None,
                 };
                 let numbers: Vec<(u32, u32)> = same_pool().map_while(adopted).collect();
                 let count = numbers.len();
                 (Control::Adopted { pool, numbers }, count)
             }
-            Errand::Spare(_) | Errand::SparedAll => {
-                let blocks =
-                    alike(
-                        |errand| if let Errand::Spare(block) = errand { Some(block) } else { None },
-                    );
+            CoordinatorRequest::Spare(_) | CoordinatorRequest::SparedAll => {
+                let blocks = alike(|request| {
+                    if let CoordinatorRequest::Spare(block) = request { Some(block) } else { None }
+                });
                 let count = blocks.len();
                 // The last message of an answer says that it is the last.
-                let is_last = matches!(self.queue.get(count), Some((other, Errand::SparedAll)) if *other == pool);
+                let is_last = matches!(self.queue.get(count), Some((other, CoordinatorRequest::SparedAll)) if *other == pool);
                 (Control::Spared { pool, blocks, last: is_last }, count + usize::from(is_last))
             }
         })
@@ -150,11 +152,11 @@ impl Runtime {
 
     /// Collects the requests of pools to the coordinator.
     pub(super) fn serve_pools(&mut self) {
-        let errands = &mut self.errands;
+        let requests = &mut self.requests;
         for lane in &mut self.lanes {
             let chain = lane.index;
-            for Wish { function, field, effect, epoch } in lane.take_wishes() {
-                errands.push(PoolId { chain, function, field }, effect, epoch);
+            for PoolRequest { function, field, effect, epoch } in lane.take_pool_requests() {
+                requests.push(PoolId { chain, function, field }, effect, epoch);
             }
         }
     }

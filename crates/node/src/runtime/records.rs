@@ -1,11 +1,11 @@
 //! Messages of the switch, the coordinator, the manager and other runtimes.
 
 use super::migration::{Migrations, Parts};
-use super::side::Side;
-use super::telling::Telling;
+use super::resync::Resync;
+use super::switch_peer::SwitchPeer;
 use super::{Lane, Runtime};
-use crate::ahead;
 use crate::message::{Control, Ended, Member, MemberState, is_later_view, kind, numbered};
+use crate::prefetch;
 use holdfast_protection::{Commit, Detour, Epoch, NodeIndex, Peer, kind as protection_kind};
 use holdfast_wire::{DropReason, FlowKey, NodeId, Packet, PacketPool};
 use zerocopy::FromBytes;
@@ -53,11 +53,11 @@ impl Runtime {
             }
         }
         for (at, (record, body)) in inbox.records().enumerate() {
-            if at % ahead::AHEAD == 0 {
+            if at % prefetch::AHEAD == 0 {
                 let of = |lanes: &[Lane], chain: u16| {
                     Some(usize::from(chain)).filter(|at| *at < lanes.len())
                 };
-                ahead::look(&mut self.lanes, of, inbox.records_from(at));
+                prefetch::look(&mut self.lanes, of, inbox.records_from(at));
             }
             let result = match record.kind {
                 1..=protection_kind::LAST => {
@@ -151,14 +151,18 @@ impl Runtime {
         let side = &mut self.shared.sides[at];
         side.heard = Some(life);
         side.life = Some(life);
-        side.telling =
-            Some(Telling::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
+        side.resync =
+            Some(Resync::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
         Ok(())
     }
 
     /// Handles the loss of a switch's packet log. The coordinator is to hear soon that
     /// this runtime knows of it.
-    pub(super) fn log_lost(&mut self, is_its: impl Fn(&Side) -> bool, pool: &mut dyn PacketPool) {
+    pub(super) fn log_lost(
+        &mut self,
+        is_its: impl Fn(&SwitchPeer) -> bool,
+        pool: &mut dyn PacketPool,
+    ) {
         self.next_report = 0;
         for lane in &mut self.lanes {
             if is_its(&self.shared.sides[lane.side]) {
@@ -252,7 +256,7 @@ impl Runtime {
             // A manager's new incarnation knows of no earlier report.
             Control::Account { .. } if from.node.host().is_some() => self.next_report = 0,
             Control::Settled { handled } if from.node == NodeId::COORDINATOR => {
-                self.errands.settle(handled)
+                self.requests.settle(handled)
             }
             Control::Managers { serving, peers } if from.node == NodeId::COORDINATOR => {
                 for side in &mut self.shared.sides {

@@ -18,7 +18,7 @@
 //! one. The answer then says nothing about the newer copy, and the switch is asked again.
 
 use super::Lane;
-use super::pools::Errands;
+use super::pools::CoordinatorRequests;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, Control, Grant, kind};
 use holdfast_protection::flows::{Event, Life, flag};
@@ -403,7 +403,12 @@ impl Recoveries {
 
     /// Tells the coordinator of recoveries whose open claims all wait for others. If a
     /// node died twice, claims may belong to either incarnation.
-    fn tell_waiting(&mut self, errands: &mut Errands, lanes: &[Lane], fabric: &Fabric) {
+    fn tell_waiting(
+        &mut self,
+        requests: &mut CoordinatorRequests,
+        lanes: &[Lane],
+        fabric: &Fabric,
+    ) {
         if !core::mem::take(&mut self.has_waited) {
             return;
         }
@@ -429,7 +434,7 @@ impl Recoveries {
                 let switches =
                     switches.map(|node| Peer { node, incarnation: life(node) }).collect();
                 self.running[at].told = told;
-                errands.push_message(Control::Waits {
+                requests.push_message(Control::Waits {
                     node: dead.node,
                     incarnation: dead.incarnation,
                     switches,
@@ -440,8 +445,13 @@ impl Recoveries {
 
     /// Accounts for finished recoveries to the coordinator, behind every number that
     /// their flows hold.
-    pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane], fabric: &Fabric) {
-        self.tell_waiting(errands, lanes, fabric);
+    pub(crate) fn report(
+        &mut self,
+        requests: &mut CoordinatorRequests,
+        lanes: &[Lane],
+        fabric: &Fabric,
+    ) {
+        self.tell_waiting(requests, lanes, fabric);
         // If a node died twice, late claims may belong to either incarnation.
         let open: Vec<NodeId> = self
             .running
@@ -455,7 +465,7 @@ impl Recoveries {
             if open.contains(&node) || lanes.iter().any(is_open) {
                 return true;
             }
-            errands.push_message(Control::Recovered {
+            requests.push_message(Control::Recovered {
                 node,
                 incarnation,
                 flows: recovery.flows,

@@ -83,16 +83,16 @@ pub(crate) struct Wheel {
 
 /// The place from which a search among the flows of one kind goes on ([`Wheel::visit`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SearchCursor {
     step: u64,
     slot: Slot,
 }
 
-impl Place {
+impl SearchCursor {
     /// The place before all flows.
-    pub(crate) const START: Place = Place { step: 0, slot: NO_SLOT };
+    pub(crate) const START: SearchCursor = SearchCursor { step: 0, slot: NO_SLOT };
     /// The place behind all flows.
-    pub(crate) const END: Place = Place { step: u64::MAX, slot: NO_SLOT };
+    pub(crate) const END: SearchCursor = SearchCursor { step: u64::MAX, slot: NO_SLOT };
 }
 
 impl Wheel {
@@ -247,9 +247,9 @@ impl Wheel {
         &self,
         flows: &Flows,
         kind: Kind,
-        from: Place,
+        from: SearchCursor,
         mut visit: impl FnMut(Slot) -> bool,
-    ) -> Place {
+    ) -> SearchCursor {
         let mut next = from.step.max(self.at + 1);
         while let Some(step) = self.occupied_from(kind, next) {
             let list = kind.list(step);
@@ -262,7 +262,7 @@ impl Wheel {
             let mut slot = if is_there { from.slot } else { flows.header(first).timer_before };
             loop {
                 if !visit(slot) {
-                    return Place { step, slot };
+                    return SearchCursor { step, slot };
                 }
                 if slot == first {
                     break;
@@ -271,7 +271,7 @@ impl Wheel {
             }
             next = step + 1;
         }
-        Place::END
+        SearchCursor::END
     }
 
     /// The first step to come, from this one on, in which a flow of this kind is looked

@@ -6,10 +6,10 @@
 use super::stream::Stream;
 use super::transport::ControlTransport;
 use super::{End, GREETING_AT_MOST, Greeting, carry, of_session, unframed};
-use crate::ahead;
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Listing, Member, MemberState, Report, is_later_view, kind};
-use crate::totals::Telling;
+use crate::prefetch;
+use crate::totals::StatisticsReport;
 use holdfast_protection::flows::Journal;
 use holdfast_protection::rescue::pages::{Pages, PagesConfig};
 use holdfast_protection::{Peer, kind as protection_kind};
@@ -87,7 +87,7 @@ pub struct StateServer {
     reported_at: u64,
     /// The numbers of the lists of statistics.
     statistics: Vec<u32>,
-    telling: Telling,
+    report: StatisticsReport,
     drops: DropCounters,
 }
 
@@ -104,7 +104,7 @@ impl StateServer {
             sizes.filter_map(|(list, known)| Some((list, known?.totals().len()))).unzip();
         Some(StateServer {
             statistics,
-            telling: Telling::new(sizes),
+            report: StatisticsReport::new(sizes),
             fabric,
             primary,
             pages: config.pages.into_iter().map(Pages::new).collect(),
@@ -207,11 +207,11 @@ impl StateServer {
         }
         self.begin_pages(now);
         for (at, (record, body)) in inbox.records().enumerate() {
-            if at % ahead::AHEAD == 0 {
+            if at % prefetch::AHEAD == 0 {
                 let of = |pages: &[Pages], chain: u16| {
                     pages.iter().position(|pages| pages.chain() == chain)
                 };
-                ahead::look(&mut self.pages, of, inbox.records_from(at));
+                prefetch::look(&mut self.pages, of, inbox.records_from(at));
             }
             let result = match record.kind {
                 1..=protection_kind::LAST => self.write(record.from, record.kind, body),
@@ -351,7 +351,7 @@ impl StateServer {
             self.fabric.send_control(self.listener, &Control::Lists(lists.clone()));
             (self.reported, self.reported_at) = (lists, now);
         }
-        let StateServer { telling, statistics, primary, fabric, listener, .. } = self;
+        let StateServer { report, statistics, primary, fabric, listener, .. } = self;
         let look = |statistic: usize, look: &mut dyn FnMut(&[i64])| {
             primary
                 .server()
@@ -359,7 +359,7 @@ impl StateServer {
                 .into_iter()
                 .for_each(|known| look(known.totals()));
         };
-        telling.tell(now, look, |message| fabric.send_control(*listener, message));
+        report.tell(now, look, |message| fabric.send_control(*listener, message));
     }
 
     /// Applies an input. False if it was refused, which is counted.

@@ -1,7 +1,7 @@
 //! Routes: which runtime has which flow.
 
 use super::sources::{SourceLimits, Sources};
-use crate::gone::GoneFlows;
+use crate::tombstones::Tombstones;
 use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
 use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::header::{proto, tcp_flags};
@@ -120,7 +120,7 @@ pub(crate) struct Routes {
     /// under which a packet without a known reply key was sent lately are looked up.
     by_epoch: Vec<(Epoch, RouteId)>,
     /// Tombstones of flows that ended lately.
-    ended: GoneFlows,
+    ended: Tombstones,
     /// Counts of flows, by source.
     sources: Sources,
     /// Routes whose flows are half open.
@@ -135,7 +135,7 @@ impl Routes {
             free: FreeSlots::new(capacity),
             table: KeyTable::new(capacity * 2),
             by_epoch: vec![(Epoch::default(), 0); Routes::epochs(capacity)],
-            ended: GoneFlows::new(capacity),
+            ended: Tombstones::new(capacity),
             sources: Sources::new(limits, capacity, seed),
             half_open: 0,
             seed,
@@ -171,7 +171,7 @@ impl Routes {
             + table
             + FreeSlots::memory_of(routes)
             + epochs
-            + GoneFlows::memory_of(capacity)
+            + Tombstones::memory_of(capacity)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -137,13 +137,13 @@ impl Bench {
     }
 
     fn tell(&mut self, from: Peer, message: &Control) {
-        let (_, fabric, errands) =
+        let (_, fabric, requests) =
             self.runtimes.iter_mut().find(|(peer, _, _)| *peer == from).expect("it was started");
         if matches!(message, Control::Hello { .. } | Control::Report(_)) {
             fabric.send_control(NodeId::COORDINATOR, message);
         } else {
-            errands.push(message.clone());
-            errands.send(NodeId::COORDINATOR, fabric);
+            requests.push(message.clone());
+            requests.send(NodeId::COORDINATOR, fabric);
         }
         let mut frames = Vec::new();
         fabric.poll_transmit(self.now, |frame| {

@@ -39,7 +39,7 @@ fn config(life: u32) -> CoordinatorConfig {
 struct Runtime {
     peer: Peer,
     fabric: Fabric,
-    errands: Ordered,
+    requests: Ordered,
     handled: u64,
     blocks: BTreeSet<u32>,
     /// The dead runtimes whose flows it has been asked to recover.
@@ -64,18 +64,18 @@ impl Runtime {
                     self.recovered.insert(Peer { node, incarnation }),
                     "asked twice to recover {node}.{incarnation}"
                 );
-                self.errands.push(Control::Recovered { node, incarnation, flows: 1, broken: 0 });
+                self.requests.push(Control::Recovered { node, incarnation, flows: 1, broken: 0 });
             }
             Control::SpareBlocks { pool } => {
                 let spare: Vec<u32> = self.blocks.iter().copied().skip(1).collect();
                 spare.iter().for_each(|block| {
                     self.blocks.remove(block);
                 });
-                self.errands.push(Control::Spared { pool, blocks: spare, last: true });
+                self.requests.push(Control::Spared { pool, blocks: spare, last: true });
             }
             Control::Account { handled } => {
                 assert!(
-                    self.errands.resume(handled),
+                    self.requests.resume(handled),
                     "the coordinator has forgotten what it had promised to remember"
                 );
                 self.fabric.send_control(NodeId::COORDINATOR, &Control::Hello { layouts: vec![] });
@@ -87,7 +87,7 @@ impl Runtime {
                     &Control::Accounted { handled: self.handled },
                 );
             }
-            Control::Settled { handled } => self.errands.settle(handled),
+            Control::Settled { handled } => self.requests.settle(handled),
             Control::Migrate { request, .. } => self.moves.push(request),
             Control::View { version, members } => {
                 self.view = version;
@@ -114,7 +114,7 @@ impl Runtime {
                 self.act(Control::decode(body).expect("it is well-formed"), granted);
             }
         }
-        self.errands.send(NodeId::COORDINATOR, &mut self.fabric);
+        self.requests.send(NodeId::COORDINATOR, &mut self.fabric);
     }
 }
 
@@ -237,7 +237,7 @@ impl Host {
                     self.runtimes.push(Runtime {
                         peer,
                         fabric,
-                        errands: Ordered::default(),
+                        requests: Ordered::default(),
                         handled: 0,
                         blocks: BTreeSet::new(),
                         recovered: BTreeSet::new(),
@@ -398,12 +398,12 @@ proptest! {
             match event {
                 Event::Turn => host.turn(),
                 Event::Kill(at) if count > 0 => host.end(host.runtimes[at % count].peer),
-                Event::Want(at) if count > 0 => host.runtimes[at % count].errands.push(Control::WantBlock { pool: POOL }),
+                Event::Want(at) if count > 0 => host.runtimes[at % count].requests.push(Control::WantBlock { pool: POOL }),
                 Event::Return(at) if count > 0 => {
-                    host.runtimes[at % count].errands.push(Control::Returned { pool: POOL, numbers: vec![3] });
+                    host.runtimes[at % count].requests.push(Control::Returned { pool: POOL, numbers: vec![3] });
                 }
                 Event::Adopt(at, number) if count > 0 => {
-                    host.runtimes[at % count].errands.push(Control::Adopted { pool: POOL, numbers: vec![(number, 1)] });
+                    host.runtimes[at % count].requests.push(Control::Adopted { pool: POOL, numbers: vec![(number, 1)] });
                 }
                 Event::Die(kept) => {
                     host.now += MILLISECOND;
@@ -481,7 +481,7 @@ fn the_log_is_bounded() {
     for number in 0..10_000 {
         host.turn();
         if let Some(runtime) = host.runtimes.first_mut() {
-            runtime.errands.push(Control::Adopted {
+            runtime.requests.push(Control::Adopted {
                 pool: POOL,
                 numbers: (0..100).map(|step| ((number * 7 + step) % 3000, number + 1)).collect(),
             });
@@ -508,14 +508,14 @@ fn an_errand_that_overtakes_the_account_hides_none_before_it() {
     let free = (0..BLOCKS).find(|block| !host.owners.contains_key(block)).expect("a block is left");
     host.coordinator = None;
     host.runtimes[0]
-        .errands
+        .requests
         .push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 7, 1)] });
     host.turn();
     host.begin_again();
     let coordinator = Peer { node: NodeId::COORDINATOR, incarnation: host.life };
     host.runtimes[0].fabric.set_peer(coordinator);
     host.runtimes[0]
-        .errands
+        .requests
         .push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 8, 2)] });
     host.turn_runtimes();
     for _ in 0..50 {

@@ -4,7 +4,7 @@ use crate::runtime::{Bench, Closing, ME};
 use crate::spot::{SECOND, Spot, accepting, datagram_from, frames_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::manager::Manager;
-use holdfast_node::message::{Control, FlowPage, FlowsHead, Place, kind};
+use holdfast_node::message::{Control, FlowPage, FlowsHead, ListCursor, kind};
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::NodeId;
 use holdfast_wire::nsh::Flags;
@@ -104,7 +104,10 @@ fn an_answer_ends_before_a_large_table_does() {
     let first = all.piece(10, "tcp", None);
     assert_eq!(
         first,
-        FlowPage { bytes: Vec::new(), next: Some(Place { peer: FIRST, lane: 0, slot: 1 << 16 }) }
+        FlowPage {
+            bytes: Vec::new(),
+            next: Some(ListCursor { peer: FIRST, lane: 0, slot: 1 << 16 })
+        }
     );
     let second = all.piece(10, "tcp", first.next);
     assert_eq!(
@@ -175,7 +178,7 @@ impl Host {
     }
 
     /// The next piece of a list.
-    fn piece(&mut self, limit: u32, selector: &str, at: Option<Place>) -> FlowPage {
+    fn piece(&mut self, limit: u32, selector: &str, at: Option<ListCursor>) -> FlowPage {
         let request = self.manager.request_flows(limit, selector, at);
         for _ in 0..1000 {
             if let Some(page) = self.manager.take_flows(request) {
@@ -245,7 +248,7 @@ fn a_list_goes_on_behind_a_runtime_that_has_ended() {
     let request = all.manager.request_flows(50, "", first.next);
     all.manager.handle_ended(FIRST, Some(100));
     let broken = all.manager.take_flows(request).expect("nobody else answers");
-    assert_eq!(broken.next, Some(Place { peer: OTHER, lane: 0, slot: 0 }));
+    assert_eq!(broken.next, Some(ListCursor { peer: OTHER, lane: 0, slot: 0 }));
     let rest = all.piece(1000, "", broken.next);
     assert_eq!((rest.flows().unwrap().len(), rest.next), (100, None));
     // A place in the dead runtime's flows leads to those of the next one.

@@ -240,20 +240,23 @@ impl Host {
     }
 
     /// The target's numbered messages to the coordinator.
-    fn errands(&mut self) -> Vec<Control> {
+    fn requests(&mut self) -> Vec<Control> {
         let records =
             self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
-        let errands =
-            records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
+        let requests = records
+            .filter_map(|(_, body)| numbered(body).ok())
+            .map(|(_, request)| request)
+            .collect();
         self.coordinator.inbox.clear();
-        errands
+        requests
     }
 
     /// Numbers of flows that the target says it has recovered.
     fn recovered(&mut self) -> Vec<u64> {
-        let flows =
-            |errand| if let Control::Recovered { flows, .. } = errand { Some(flows) } else { None };
-        self.errands().into_iter().filter_map(flows).collect()
+        let flows = |request| {
+            if let Control::Recovered { flows, .. } = request { Some(flows) } else { None }
+        };
+        self.requests().into_iter().filter_map(flows).collect()
     }
 
     /// The number of flows that the source owns, and of those that it has sent without
@@ -436,7 +439,7 @@ fn what_waits_for_a_sweep_is_told() {
     for time in 0..3 {
         let (number, is_given_back) = host.claim().expect("the copy is claimed, again and again");
         assert!(!is_given_back);
-        told.extend(host.errands());
+        told.extend(host.requests());
         host.answer(number, Grant::AfterSweep);
         if time > 0 {
             assert_eq!(host.claim(), None, "not all the time");
@@ -445,7 +448,7 @@ fn what_waits_for_a_sweep_is_told() {
         }
     }
     let (number, _) = host.claim().expect("the copy is claimed");
-    told.extend(host.errands());
+    told.extend(host.requests());
     let switch = host.switch.me().incarnation;
     assert_eq!(
         told,

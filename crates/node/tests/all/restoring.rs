@@ -157,8 +157,10 @@ impl World {
     fn told(&mut self) -> Vec<Control> {
         let records =
             self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
-        let told =
-            records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
+        let told = records
+            .filter_map(|(_, body)| numbered(body).ok())
+            .map(|(_, request)| request)
+            .collect();
         self.coordinator.inbox.clear();
         told
     }

@@ -5,7 +5,7 @@ use crate::spot::{datagram_from, forwarding};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::hub::{Hub, HubOut};
-use holdfast_node::manager::{Manager, Wish};
+use holdfast_node::manager::{HostOrder, Manager};
 use holdfast_node::message::{Control, Order, Protected, Refusal};
 use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
 use holdfast_node::runtime::Runtime;
@@ -346,14 +346,14 @@ impl World {
             self.released += 1;
             self.pool.put(released.into_inner());
         }
-        for wish in std::mem::take(&mut self.out.wishes) {
-            match wish {
-                Wish::Start(peer) => {
+        for order in std::mem::take(&mut self.out.orders) {
+            match order {
+                HostOrder::Start(peer) => {
                     self.runtimes.insert(peer, (World::runtime(peer, self.chains), Vec::new()));
                     self.hub.handle_started(peer);
                 }
-                Wish::Stop(peer) => self.end(peer),
-                Wish::Fence(_) | Wish::Serve(..) | Wish::Retire(_) => {}
+                HostOrder::Stop(peer) => self.end(peer),
+                HostOrder::Fence(_) | HostOrder::Serve(..) | HostOrder::Retire(_) => {}
             }
         }
     }

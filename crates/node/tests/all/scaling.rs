@@ -19,7 +19,7 @@ const CAPACITY: u64 = 100_000;
 struct Model {
     peer: Peer,
     fabric: Fabric,
-    errands: Ordered,
+    ordered: Ordered,
     flows: u64,
     view: u64,
     drops: u64,
@@ -116,7 +116,7 @@ impl World {
                     let model = Model {
                         peer,
                         fabric,
-                        errands: Ordered::default(),
+                        ordered: Ordered::default(),
                         flows: 0,
                         view: 0,
                         drops: 0,
@@ -178,9 +178,9 @@ impl World {
                 let Ok((number, message)) = message else { continue };
                 match message {
                     Control::View { version, .. } => model.view = version,
-                    Control::Settled { handled } => model.errands.settle(handled),
+                    Control::Settled { handled } => model.ordered.settle(handled),
                     Control::Recover { node, incarnation } => {
-                        model.errands.push(Control::Recovered {
+                        model.ordered.push(Control::Recovered {
                             node,
                             incarnation,
                             flows: 0,
@@ -199,7 +199,7 @@ impl World {
                 }
             }
             model.fabric.inbox.clear();
-            model.errands.send(NodeId::COORDINATOR, &mut model.fabric);
+            model.ordered.send(NodeId::COORDINATOR, &mut model.fabric);
             for (request, to, limit) in core::mem::take(&mut model.requests) {
                 if request == 0 {
                     model

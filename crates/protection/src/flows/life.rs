@@ -31,7 +31,7 @@
 //!
 //! A packet that waits does not change its flow's life: `ActorHeader::parked` counts
 //! these. A flow that has ended is free here, and remembered elsewhere for a while
-//! (`GoneFlows` of the switch and of each lane).
+//! (`Tombstones` of the switch and of each lane).
 
 /// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

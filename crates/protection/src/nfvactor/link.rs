@@ -1,7 +1,7 @@
 //! A link to a runtime that holds replicas of this runtime's flows.
 
+use super::release_mode::Choice;
 use super::unsaved::packets;
-use super::way::Choice;
 use crate::links::Holder;
 use crate::numbers::Sent;
 use crate::{Commit, FlowRef, Flows, Peer, Slot};

@@ -59,7 +59,7 @@ impl NfvActor {
         let mut peer = old;
         let has_holder = self.links.has(old);
         if !has_holder {
-            self.parting.replace(slot, &header, old);
+            self.retirement.replace(slot, &header, old);
             self.leaving.replace(slot, &header, old);
             let next = self.next_holder(flows, slot);
             peer = next.unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Exchanges between an owner and its replicas, record by record.
 
-use super::way::Way;
+use super::release_mode::ReleaseMode;
 use super::*;
 use holdfast_wire::{MemoryPool, NodeId, PacketPool};
 
@@ -524,7 +524,7 @@ fn choose(detour: Detour, len: usize, changes: usize) -> (usize, usize) {
     let mut b = Node::with(Plan::NFVACTOR_AUTO, B, 8, &[A], detour);
     let (mut handed, mut latched) = (0, 0);
     for round in 0..40 {
-        a.now += way::WATCHED / 10;
+        a.now += release_mode::WATCHED / 10;
         a.packet_of(1, len, changes);
         for sent in a.turn() {
             b.take(A, &sent).unwrap();
@@ -567,7 +567,7 @@ fn a_change_of_the_way_keeps_the_order() {
     let mut a = Node::with(Plan::NFVACTOR_AUTO, A, 8, &[B], Detour::Longer);
     let mut b = Node::with(Plan::NFVACTOR_AUTO, B, 8, &[A], Detour::Longer);
     a.protection.plan.fickle_every = Some(u64::MAX / 2);
-    a.protection.links[0].choice.way = Way::HandOver;
+    a.protection.links[0].choice.way = ReleaseMode::HandOver;
     a.protection.links[0].numbers.saved = BEFORE_ALL;
     a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
     let states = |a: &mut Node| {
@@ -580,7 +580,7 @@ fn a_change_of_the_way_keeps_the_order() {
     assert_eq!((a.out.handed.len(), a.protection.held()), (1, 0));
     let (_, first) = a.out.handed.pop().unwrap();
     // From now on packets go into the latch, behind that one.
-    a.protection.links[0].change(Way::Latch, a.now, &mut a.out);
+    a.protection.links[0].change(ReleaseMode::Latch, a.now, &mut a.out);
     a.packet(1);
     to_b.extend(states(&mut a));
     assert_eq!((a.out.handed.len(), a.protection.held(), a.out.marks.len()), (0, 1, 1));
@@ -603,7 +603,7 @@ fn a_change_of_the_way_keeps_the_order() {
     // A packet is in the latch; from now on packets are handed over, behind it.
     a.packet(1);
     to_b.extend(states(&mut a));
-    a.protection.links[0].change(Way::HandOver, a.now, &mut a.out);
+    a.protection.links[0].change(ReleaseMode::HandOver, a.now, &mut a.out);
     a.packet(1);
     to_b.extend(states(&mut a));
     assert_eq!((a.out.handed.len(), a.protection.held()), (0, 2));

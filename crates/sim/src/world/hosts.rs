@@ -14,7 +14,7 @@ use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::edge::fragment::Fragments;
 use holdfast_node::hub::{Hub, HubOut};
-use holdfast_node::manager::{ENDS_KEPT, Manager, Wish};
+use holdfast_node::manager::{ENDS_KEPT, HostOrder, Manager};
 use holdfast_node::reset::reset;
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
@@ -695,8 +695,8 @@ impl World {
                 });
             }
         }
-        for wish in out.wishes.drain(..) {
-            self.fulfil(at, wish);
+        for order in out.orders.drain(..) {
+            self.fulfil(at, order);
         }
         self.hosts[at].out = out;
     }
@@ -710,9 +710,9 @@ impl World {
     }
 
     /// Does what a host's manager asks for.
-    fn fulfil(&mut self, at: Site, wish: Wish) {
-        match wish {
-            Wish::Start(peer) => {
+    fn fulfil(&mut self, at: Site, order: HostOrder) {
+        match order {
+            HostOrder::Start(peer) => {
                 let drawn = self.streams.of(Of::Start, peer).range(2, 60) * MILLISECOND;
                 let delay = match self.plan.restart {
                     0 => drawn,
@@ -722,13 +722,13 @@ impl World {
                 };
                 self.at(self.now + delay, Event::Started(at, peer));
             }
-            Wish::Stop(peer) => {
+            HostOrder::Stop(peer) => {
                 if self.processes.get(&peer).is_some_and(|process| process.host == at) {
                     self.end_process(peer);
                 }
                 self.at(self.now + MILLISECOND, Event::ExitNoticed(at, peer));
             }
-            Wish::Fence(peer) => {
+            HostOrder::Fence(peer) => {
                 // A hub's next incarnation also fences peers that were given up before:
                 // these do not count.
                 let is_first = !self.coordinator.is_away() && !self.coordinator.has_given_up(peer);
@@ -737,7 +737,7 @@ impl World {
                 }
                 self.given_up(peer);
             }
-            Wish::Serve(number, term) => {
+            HostOrder::Serve(number, term) => {
                 self.say(format_args!("host {at} serves switch {number} in term {term}"));
                 self.faults.terms += 1;
                 let switch = self.hosts.switch(number, term, true);
@@ -745,7 +745,7 @@ impl World {
                 self.hosts.ports[usize::from(number)] = at;
                 self.turn_hub_at(at, self.now);
             }
-            Wish::Retire(number) => {
+            HostOrder::Retire(number) => {
                 self.say(format_args!("host {at} serves switch {number} no more"))
             }
         }

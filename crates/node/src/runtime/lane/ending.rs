@@ -8,7 +8,7 @@
 use super::{
     Chain, DropReason, EXPIRE_BUDGET, Epoch, FlowKey, Lane, PacketPool, Position, Shared, Slot,
 };
-use crate::ahead::AHEAD;
+use crate::prefetch::AHEAD;
 use crate::runtime::parking::Visitor;
 use holdfast_protection::flows::Life;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -11,7 +11,7 @@ use holdfast_protection::Epoch;
 
 /// A pool's request to the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct PoolRequest {
     pub(crate) function: u8,
     pub(crate) field: u8,
     pub(crate) effect: PoolEffect,
@@ -23,14 +23,14 @@ impl Lane {
     /// Collects the pools' requests that a flow caused by coming here under `epoch`,
     /// behind all earlier ones.
     pub(crate) fn gather_wishes(&mut self, epoch: Option<Epoch>) {
-        let mut wishes = core::mem::take(&mut self.wishes);
+        let mut requests = core::mem::take(&mut self.pool_requests);
         self.visit_pools(|function, field, pool| {
             // Requests to a state server are fetched by its session.
             if pool.backend().asks_server() {
                 return;
             }
-            wishes.extend(
-                core::iter::from_fn(|| pool.backend().poll_effect()).map(|effect| Wish {
+            requests.extend(
+                core::iter::from_fn(|| pool.backend().poll_effect()).map(|effect| PoolRequest {
                     function,
                     field,
                     effect,
@@ -38,13 +38,13 @@ impl Lane {
                 }),
             );
         });
-        self.wishes = wishes;
+        self.pool_requests = requests;
     }
 
     /// Takes the pools' requests, in order.
-    pub(crate) fn take_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
+    pub(crate) fn take_pool_requests(&mut self) -> impl Iterator<Item = PoolRequest> + '_ {
         self.gather_wishes(None);
-        self.wishes.drain(..)
+        self.pool_requests.drain(..)
     }
 
     /// Calls `act` with the pool in this field of this function. False if there is none.

@@ -28,8 +28,8 @@
 //! more than [`LOOKS`] flows in a turn.
 
 use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag};
-use crate::ahead::AHEAD;
-use crate::runtime::timers::{Kind, Place};
+use crate::prefetch::AHEAD;
+use crate::runtime::timers::{Kind, SearchCursor};
 use holdfast_nf::Standing;
 use holdfast_protection::FlowRef;
 use holdfast_protection::flows::{ActorHeader, Life};
@@ -76,7 +76,7 @@ pub(crate) struct Pressure {
     is_stuck: bool,
     /// Places where the next search begins, by kind: behind flows that were looked at in
     /// vain since `swept_at`.
-    next: [Place; Kind::COUNT],
+    next: [SearchCursor; Kind::COUNT],
     swept_at: u64,
     /// Flows that end when their states have come.
     awaited: Vec<FlowRef>,
@@ -84,7 +84,7 @@ pub(crate) struct Pressure {
 
 impl Default for Pressure {
     fn default() -> Pressure {
-        let next = [Place::START; Kind::COUNT];
+        let next = [SearchCursor::START; Kind::COUNT];
         Pressure {
             tick: 0,
             asked: 0,
@@ -139,7 +139,7 @@ impl Lane {
         self.pressure.looked_at = now >> LOOK_SHIFT;
         if core::mem::replace(&mut self.pressure.swept_at, now >> SWEEP_SHIFT) != now >> SWEEP_SHIFT
         {
-            self.pressure.next.fill(Place::START);
+            self.pressure.next.fill(SearchCursor::START);
         }
         let above = (fill.min(NEARLY_FULL) - SHORTER_FROM) as u64;
         let share = 1000 - above * (1000 - SHORTEST) / (NEARLY_FULL - SHORTER_FROM) as u64;
@@ -202,9 +202,9 @@ impl Lane {
         (now, share, idle): (u64, u64, u64),
         (excess, looks): (&mut usize, &mut usize),
         found: &mut Vec<Slot>,
-    ) -> Place {
+    ) -> SearchCursor {
         let from = self.pressure.next[kind.index()];
-        let mut is_in_vain = from != Place::START;
+        let mut is_in_vain = from != SearchCursor::START;
         let stopped = self.wheel.visit(&self.flows, kind, from, |slot| {
             if *looks == 0 || found.len() == EXPIRE_BUDGET {
                 return false;
@@ -235,7 +235,7 @@ impl Lane {
             found.push(slot);
             standing != Standing::Answered || *excess > 0
         });
-        if is_in_vain { stopped } else { Place::START }
+        if is_in_vain { stopped } else { SearchCursor::START }
     }
 
     /// Finds the longest idle half-open and unreplied flows, as many as are too many, and
@@ -255,7 +255,7 @@ impl Lane {
             let (mut right, mut seen, mut is_cut) = (0, 0, false);
             let least = *looks - *looks / left;
             left -= 1;
-            self.wheel.visit(&self.flows, kind, Place::START, |slot| {
+            self.wheel.visit(&self.flows, kind, SearchCursor::START, |slot| {
                 is_cut = *looks <= least;
                 if is_cut || right == *excess {
                     return false;

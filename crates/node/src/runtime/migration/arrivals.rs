@@ -3,9 +3,9 @@
 use super::super::recovery::Recoveries;
 use super::super::{Lane, Shared};
 use super::{BATCH, Parts};
-use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, kind};
+use crate::prefetch::OfChain;
 use holdfast_protection::flows::{ActorHeader, Event, Life, flag};
 use holdfast_protection::{Epoch, FlowRef, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};

@@ -2,7 +2,7 @@
 //! that they are served.
 
 use super::super::recovery::Recoveries;
-use super::super::{Lane, Shared, telling};
+use super::super::{Lane, Shared, resync};
 use super::orders::{Order, Stayed};
 use super::{Migrations, Parts};
 use crate::channel::Fabric;
@@ -358,7 +358,7 @@ impl Migrations {
                 match flow.stage {
                     Stage::Over => {}
                     Stage::Sent if is_departed(lane, flow) => {
-                        departed.push(telling::info(
+                        departed.push(resync::info(
                             lane.flows.header(flow.slot()),
                             lane.index,
                             departure.to,

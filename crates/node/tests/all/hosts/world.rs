@@ -7,7 +7,7 @@ use holdfast_node::coordinator::{
     ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record, SwitchPlace,
 };
 use holdfast_node::hub::{Hub, HubOut};
-use holdfast_node::manager::{Manager, Wish};
+use holdfast_node::manager::{HostOrder, Manager};
 use holdfast_node::message::{MemberState, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_node::runtime::Runtime;
@@ -315,20 +315,20 @@ impl World {
                 released.push(switch);
                 self.pool.put(packet.into_inner());
             }
-            for wish in std::mem::take(&mut out.wishes) {
-                match wish {
-                    Wish::Start(peer) => {
+            for order in std::mem::take(&mut out.orders) {
+                match order {
+                    HostOrder::Start(peer) => {
                         runtimes
                             .insert(peer, (runtime(peer, self.plan, self.switches), Vec::new()));
                         hub.handle_started(peer);
                     }
-                    Wish::Stop(peer) | Wish::Fence(peer) => {
+                    HostOrder::Stop(peer) | HostOrder::Fence(peer) => {
                         runtimes.remove(&peer);
                         hub.handle_ended(peer);
                         hub.handle_buried(peer);
                     }
-                    Wish::Serve(number, term) => hub.begin(switch(number, term, true)),
-                    Wish::Retire(_) => {}
+                    HostOrder::Serve(number, term) => hub.begin(switch(number, term, true)),
+                    HostOrder::Retire(_) => {}
                 }
             }
             fabric.append(&mut out.to_fabric);

@@ -62,7 +62,7 @@ struct Replaced {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Parting {
+pub(crate) struct Retirement {
     leaving: Vec<(Peer, Sent)>,
     replaced: BTreeMap<(Slot, Peer), Replaced>,
     /// By slot of a flow that has moved on: the copies to be removed together with the
@@ -73,7 +73,7 @@ pub(crate) struct Parting {
     next: (Slot, Peer),
 }
 
-impl Parting {
+impl Retirement {
     /// Sets the holders that are leaving, and takes over the counts of the links that are
     /// not used any more. Copies at holders that are gone are forgotten.
     pub(crate) fn set<H: Holder>(&mut self, leaving: &[Peer], lost: &mut [H]) {

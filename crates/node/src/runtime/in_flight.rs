@@ -9,13 +9,13 @@ use holdfast_wire::NodeId;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Hands {
+pub(crate) struct InFlight {
     /// The stamp, and the node of the switch that gave it.
     words: Option<[&'static AtomicU64; 2]>,
     stamp: u64,
 }
 
-impl Hands {
+impl InFlight {
     pub(crate) fn show(&mut self, words: [&'static AtomicU64; 2]) {
         self.words = Some(words);
     }
@@ -53,7 +53,7 @@ mod tests {
     fn what_is_in_hand_is_shown() {
         static WORDS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
         let shown = || [0, 1].map(|at: usize| WORDS[at].load(Ordering::Relaxed));
-        let mut hands = Hands::default();
+        let mut hands = InFlight::default();
         hands.take(NodeId::new(2), 5);
         assert_eq!((hands.put(), shown()), (5, [0, 0]), "nobody wants to know");
         hands.show([&WORDS[0], &WORDS[1]]);

@@ -18,26 +18,26 @@ use zerocopy::FromZeros;
 const WAYS: usize = 4;
 
 #[derive(Debug, Clone, Copy, FromZeros)]
-struct Gone {
+struct Tombstone {
     hash: u64,
     /// The default if the entry is empty.
     epoch: Epoch,
 }
 
 /// See the module.
-pub(crate) struct GoneFlows {
-    sets: Vec<[Gone; WAYS]>,
+pub(crate) struct Tombstones {
+    sets: Vec<[Tombstone; WAYS]>,
 }
 
-impl GoneFlows {
+impl Tombstones {
     /// A table with room for about so many flows.
-    pub(crate) fn new(room: usize) -> GoneFlows {
-        GoneFlows { sets: untouched(room.div_ceil(WAYS).max(1)) }
+    pub(crate) fn new(room: usize) -> Tombstones {
+        Tombstones { sets: untouched(room.div_ceil(WAYS).max(1)) }
     }
 
     /// Bytes of memory of a full table with room for about so many flows.
     pub(crate) fn memory_of(room: usize) -> usize {
-        room.div_ceil(WAYS).max(1) * size_of::<[Gone; WAYS]>()
+        room.div_ceil(WAYS).max(1) * size_of::<[Tombstone; WAYS]>()
     }
 
     fn set(&self, hash: u64) -> usize {
@@ -51,13 +51,13 @@ impl GoneFlows {
         let set = &mut self.sets[at];
         let at = set.iter().position(|gone| gone.hash == hash).unwrap_or(WAYS - 1);
         set[..=at].rotate_right(1);
-        set[0] = Gone { hash, epoch };
+        set[0] = Tombstone { hash, epoch };
     }
 
     /// True if a packet or claim of this hash and epoch is about a flow that is known to
     /// be gone.
     pub(crate) fn is_late(&self, hash: u64, epoch: Epoch) -> bool {
-        let is_it = |gone: &&Gone| gone.hash == hash && gone.epoch != Epoch::default();
+        let is_it = |gone: &&Tombstone| gone.hash == hash && gone.epoch != Epoch::default();
         self.sets[self.set(hash)].iter().filter(is_it).any(|gone| !epoch.is_later(gone.epoch))
     }
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_not_newer_is_late() {
-        let mut gone = GoneFlows::new(16384);
+        let mut gone = Tombstones::new(16384);
         assert!(!gone.is_late(0, Epoch::new(0)) && !gone.is_late(0, Epoch::new(u32::MAX)));
         gone.note(hash(7, 1), Epoch::new(10));
         assert!(
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_a_set_gives_way() {
-        let mut gone = GoneFlows::new(16384);
+        let mut gone = Tombstones::new(16384);
         (1..=4).for_each(|number| gone.note(hash(7, number), Epoch::new(5)));
         // A flow that is noted again is the newest.
         gone.note(hash(7, 1), Epoch::new(6));

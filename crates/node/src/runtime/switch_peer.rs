@@ -5,7 +5,7 @@
 //! independent. Messages go to each switch separately, so no switch waits for another
 //! that no host serves.
 
-use super::telling::Telling;
+use super::resync::Resync;
 use crate::channel::Fabric;
 use crate::message::kind;
 use holdfast_wire::{DropReason, Epoch, FlowKey, NodeId, Packet};
@@ -15,7 +15,7 @@ use holdfast_wire::{DropReason, Epoch, FlowKey, NodeId, Packet};
 const SUSPECTS: usize = 32;
 
 /// See the module.
-pub(crate) struct Side {
+pub(crate) struct SwitchPeer {
     pub(crate) switch: NodeId,
     /// The latest of the switch's stamps, ns.
     pub(crate) now: u64,
@@ -37,14 +37,14 @@ pub(crate) struct Side {
     /// The newest epoch of a route that came with a flow.
     pub(super) newest_epoch: Option<Epoch>,
     /// Set while a new incarnation of the switch is told which flows are here.
-    pub(super) telling: Option<Telling>,
+    pub(super) resync: Option<Resync>,
     /// The host that serves the switch, 0 if there is only one.
     pub(super) host: u16,
 }
 
-impl Side {
-    pub(super) fn new(switch: NodeId) -> Side {
-        Side {
+impl SwitchPeer {
+    pub(super) fn new(switch: NodeId) -> SwitchPeer {
+        SwitchPeer {
             switch,
             now: 0,
             life: None,
@@ -55,7 +55,7 @@ impl Side {
             is_full: false,
             suspects: Vec::with_capacity(SUSPECTS),
             newest_epoch: None,
-            telling: None,
+            resync: None,
             host: 0,
         }
     }

@@ -24,7 +24,7 @@ pub(super) const WATCHED: u64 = 100_000_000;
 
 /// The place where a packet waits for its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReleaseMode {
     /// At the replica.
     HandOver,
     /// Here.
@@ -34,7 +34,7 @@ pub(super) enum Way {
 /// The release mode of a link, and the counts by which [`Release::Auto`] chooses it.
 #[derive(Debug)]
 pub(super) struct Choice {
-    pub(super) way: Way,
+    pub(super) way: ReleaseMode,
     pub(super) detour: Detour,
     /// Latched packets wait until every packet handed over up to this commit has left.
     behind: Option<Commit>,
@@ -51,8 +51,8 @@ pub(super) struct Choice {
 impl Choice {
     pub(super) fn new(release: Release, detour: Detour) -> Choice {
         let way = match (release, detour) {
-            (Release::Replica, _) | (Release::Auto, Detour::None) => Way::HandOver,
-            _ => Way::Latch,
+            (Release::Replica, _) | (Release::Auto, Detour::None) => ReleaseMode::HandOver,
+            _ => ReleaseMode::Latch,
         };
         Choice { way, detour, behind: None, handed: None, decided_next: 0, packets: 0, states: 0 }
     }
@@ -72,12 +72,12 @@ impl Choice {
     /// the acknowledgement returns sooner. In between, hand-over saves one way but costs
     /// the packet's bytes. Hand-over goes on while packets take no more bytes than the
     /// states, and begins only below half of that, so that the mode does not oscillate.
-    fn cheaper(&self) -> Way {
-        let limit = if self.way == Way::HandOver { self.states } else { self.states / 2 };
+    fn cheaper(&self) -> ReleaseMode {
+        let limit = if self.way == ReleaseMode::HandOver { self.states } else { self.states / 2 };
         match self.detour {
-            Detour::None => Way::HandOver,
-            Detour::Longer if self.packets <= limit => Way::HandOver,
-            Detour::Longer | Detour::ThereAndBack => Way::Latch,
+            Detour::None => ReleaseMode::HandOver,
+            Detour::Longer if self.packets <= limit => ReleaseMode::HandOver,
+            Detour::Longer | Detour::ThereAndBack => ReleaseMode::Latch,
         }
     }
 }
@@ -93,23 +93,24 @@ impl Link {
         }
         self.choice.decided_next = now + fickle.unwrap_or(WATCHED);
         let wanted = match (fickle, self.choice.way) {
-            (Some(_), Way::HandOver) => Way::Latch,
-            (Some(_), Way::Latch) => Way::HandOver,
+            (Some(_), ReleaseMode::HandOver) => ReleaseMode::Latch,
+            (Some(_), ReleaseMode::Latch) => ReleaseMode::HandOver,
             (None, way) if self.choice.packets == 0 => way,
             (None, _) => self.choice.cheaper(),
         };
         (self.choice.packets, self.choice.states) = (0, 0);
         let is_changing = self.choice.behind.is_some()
-            || self.choice.way == Way::HandOver && !self.latch.is_empty();
+            || self.choice.way == ReleaseMode::HandOver && !self.latch.is_empty();
         if wanted != self.choice.way && !is_changing {
             self.change(wanted, now, out);
         }
     }
 
     /// Changes the mode.
-    pub(super) fn change(&mut self, wanted: Way, now: u64, out: &mut Outbox) {
+    pub(super) fn change(&mut self, wanted: ReleaseMode, now: u64, out: &mut Outbox) {
         self.choice.way = wanted;
-        if wanted == Way::Latch && self.choice.handed.is_some_and(|handed| !self.has_passed(handed))
+        if wanted == ReleaseMode::Latch
+            && self.choice.handed.is_some_and(|handed| !self.has_passed(handed))
         {
             self.choice.behind = self.choice.handed;
             self.marked = None;
@@ -142,7 +143,8 @@ impl Link {
     /// Takes a packet whose state has been sent: hands it over, releases it, or latches
     /// it.
     pub(super) fn hold(&mut self, mut latched: Latched, unsaved: &Unsaved, out: &mut Outbox) {
-        latched.is_for_holder = self.choice.way == Way::HandOver && self.numbers.has_answered();
+        latched.is_for_holder =
+            self.choice.way == ReleaseMode::HandOver && self.numbers.has_answered();
         if latched.is_for_holder && self.latch.is_empty() {
             self.hand_over(latched, out);
         } else if self.latch.is_empty() && unsaved.may_leave(&latched) {

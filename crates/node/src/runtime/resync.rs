@@ -4,9 +4,9 @@
 //! its previous incarnation is given up or asked for again. From here on only the flow
 //! actors say where a flow is. After that the actors are told, a few slots per turn, as
 //! the channel takes them. The switch itself takes part in all that happens to a flow
-//! behind the place that the telling has reached. Changes ahead of that place are told
+//! behind the place that the resync has reached. Changes ahead of that place are told
 //! when it gets there. A flow that another runtime sent here before the switch died may
-//! arrive when its place has been passed, and is told then. The telling ends only when
+//! arrive when its place has been passed, and is told then. The resync ends only when
 //! every such flow has arrived, is not to come any more, or is claimed because its source
 //! has died.
 
@@ -40,7 +40,7 @@ pub(super) fn info(
 }
 
 /// See the module.
-pub(super) struct Telling {
+pub(super) struct Resync {
     me: Peer,
     /// The switch, and its switch peer: only flows of this switch's chains are told.
     switch: NodeId,
@@ -48,7 +48,7 @@ pub(super) struct Telling {
     /// The next slot to look at.
     at: (usize, u32),
     newest: Option<Epoch>,
-    /// The latest stamp seen here when the telling began, of a packet or of a flow
+    /// The latest stamp seen here when the resync began, of a packet or of a flow
     /// scanned since.
     stamp: u64,
     /// Routes that are not sent yet. Flows on their way to other runtimes come first.
@@ -56,8 +56,8 @@ pub(super) struct Telling {
     is_blocked: bool,
 }
 
-impl Telling {
-    /// A telling to this switch, with the newest epoch and the latest stamp seen here.
+impl Resync {
+    /// A resync to this switch, with the newest epoch and the latest stamp seen here.
     /// The flows `departed` are on their way to other runtimes.
     pub(super) fn new(
         me: Peer,
@@ -65,8 +65,8 @@ impl Telling {
         newest: Option<Epoch>,
         stamp: u64,
         departed: Vec<RouteInfo>,
-    ) -> Telling {
-        Telling { me, switch, side, at: (0, 0), newest, stamp, ready: departed, is_blocked: false }
+    ) -> Resync {
+        Resync { me, switch, side, at: (0, 0), newest, stamp, ready: departed, is_blocked: false }
     }
 
     /// True if a turn would do something without input.
@@ -80,7 +80,7 @@ impl Telling {
     }
 
     /// Continues. True when everything has been told. While `expects_late` says so, flows
-    /// that the switch does not know may still arrive, and the telling does not end.
+    /// that the switch does not know may still arrive, and the resync does not end.
     pub(super) fn go_on(
         &mut self,
         lanes: &[Lane],
@@ -118,7 +118,7 @@ impl Telling {
         }
         while self.at.0 >= lanes.len() {
             if expects_late && self.ready.is_empty() {
-                // The telling goes on when the next flow arrives.
+                // The resync goes on when the next flow arrives.
                 self.is_blocked = true;
                 return false;
             }
