@@ -2,7 +2,7 @@
 //! away, copies it, or takes one that belongs to no flow.
 //!
 //! Every case is a program in a package of its own, which cargo checks. Releases of the
-//! compiler word the details of an error differently, so the first line of a case of
+//! compiler word the details of an error differently, so the first comment of a case of
 //! `refused` names only one error that it must have.
 
 use serde_json::Value;
@@ -46,8 +46,8 @@ fn cases() -> Vec<Case> {
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(directory).read_dir().unwrap();
         for path in files.map(|file| file.unwrap().path()) {
             let text = std::fs::read_to_string(&path).unwrap();
-            let first = text.lines().next().unwrap();
-            let error = first.strip_prefix("// ").map(str::to_owned);
+            let head: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("// ")).collect();
+            let error = (!head.is_empty()).then(|| head.join(" "));
             assert_eq!(error.is_some(), directory == "refused", "{}", path.display());
             cases.push(Case {
                 name: path.file_stem().unwrap().to_str().unwrap().to_owned(),

@@ -2,8 +2,8 @@
 //!
 //! A list goes through the runtimes in the order of their nodes, and through each of them
 //! from slot to slot. The manager keeps only the pieces under way: the asker brings the
-//! [`ListCursor`] where the last piece ended. If a runtime has ended, the list continues with
-//! its next incarnation, or the next runtime.
+//! [`ListCursor`] where the last piece ended. If a runtime has ended, the list continues
+//! with its next incarnation, or the next runtime.
 //!
 //! In: questions, records, ends. Out: questions to runtimes, pieces. Never: a look at the
 //! flows in them.
