@@ -170,12 +170,6 @@ impl Lane {
         true
     }
 
-    /// True if this flow is being replayed.
-    pub(crate) fn is_replaying(&self, slot: Slot) -> bool {
-        let epoch = self.flows.header(slot).epoch.get();
-        self.replays.flows.get(&epoch).is_some_and(|replay| replay.flow.slot == slot)
-    }
-
     /// Processes packets that have come, and asks for more.
     pub(crate) fn go_on_replaying(
         &mut self,

@@ -299,10 +299,7 @@ impl Lane {
     /// True if work on the flow is under way, so it must not end yet.
     fn is_busy(&self, slot: Slot) -> bool {
         let header = self.flows.header(slot);
-        header.flags & IN_HAND != 0
-            || header.life() != Life::Owned
-            || header.parked > 0
-            || self.is_replaying(slot)
+        header.flags & IN_HAND != 0 || header.life() != Life::Owned || header.parked > 0
     }
 
     /// Ends a flow before its time, or files it anew if it was filed wrongly.

@@ -92,8 +92,9 @@ impl Lane {
                 shared.drop(parked.packet, DropReason::NoFlow, pool);
                 continue;
             };
-            let is_opening_itself = header.life() == Life::Opening && parked.position.opening;
-            let is_owned = header.life().is_owned();
+            let life = header.life();
+            let (is_owned, is_replaying) = (life.is_owned(), life == Life::Replaying);
+            let is_opening_itself = life == Life::Opening && parked.position.opening;
             if is_owned && self.is_anothers(&parked) {
                 self.put_off(parked, shared, pool);
                 continue;
@@ -101,7 +102,7 @@ impl Lane {
             let may_run = (is_owned || is_opening_itself) && !blocked.contains(&slot);
             // If the flow's state is paged out, only request it.
             let may_run = may_run && (self.flows.is_present(slot) || self.fetch(slot));
-            if !may_run || self.is_replaying(slot) {
+            if !may_run || is_replaying {
                 let header = self.flows.header_mut(slot);
                 if header.life() == Life::Copy {
                     header.parked -= 1;
