@@ -1,5 +1,5 @@
 //! Two BFD sessions, whose packets are lost, delayed, repeated, altered or forged, while
-//! intervals change and a side is switched off. Nothing panics. If packets are signed, a
+//! intervals change and a side is switched off. No step panics. If packets are signed, a
 //! session believes only what the other side has sent, and both come up when the link is
 //! whole again.
 

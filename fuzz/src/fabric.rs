@@ -1,5 +1,5 @@
 //! Frames between the two ends of a channel, with keys and without. Frames are lost, cut,
-//! altered, played back, reflected or forged. Nothing panics. Records are delivered as
+//! altered, played back, reflected or forged. No end panics. Records are delivered as
 //! they were sent and in order, and all of them once the network behaves. Without keys no
 //! frame is altered or forged, because the ends believe such frames then.
 

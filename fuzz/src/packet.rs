@@ -1,4 +1,4 @@
-//! Any bytes as a frame. Nothing panics, every view stays inside the frame, and another
+//! Any bytes as a frame. No parser panics, every view stays inside the frame, and another
 //! parser understands the frame in the same way if both understand it.
 
 use holdfast_wire::header::ETHERTYPE_NSH;

@@ -1,6 +1,6 @@
 //! Sealed packets between hosts. Packets are cut, altered, played back, sent back or
 //! forged, while hosts begin new incarnations, announce them to each other, and change
-//! keys. Nothing panics. A packet opens only if a host has sealed it, byte for byte, in
+//! keys. No host panics. A packet opens only if a host has sealed it, byte for byte, in
 //! the incarnation that the receiver was told of last. Each receiver opens it at most
 //! once.
 

@@ -1,4 +1,4 @@
-//! Frames arrive by ports, runtimes forge frames, and time passes. Nothing panics and no
+//! Frames arrive by ports, runtimes forge frames, and time passes. No part panics and no
 //! buffer is lost.
 
 use crate::assembly::WholeBox;
