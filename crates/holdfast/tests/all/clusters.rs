@@ -387,8 +387,8 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
     assert_eq!(lines, [1, 7, 7, 7, 1], "what is not in the file at all is shown at its beginning");
 }
 
-/// The protection is more than where flows survive. Where numbers come from, for how long
-/// they rest, and whether there are standbys are part of it, too.
+/// The protection is more than where flows survive: it is also where numbers come from,
+/// for how long they rest, and whether there are standbys.
 #[test]
 fn what_stands_beside_a_preset_is_changed_by_a_restart_only() {
     let with = |protection: &str| {
