@@ -232,7 +232,7 @@ impl Record {
 }
 
 /// An incarnation of the manager: takes the buffers that came back, then gives away its
-/// own, in the orders that `holdfast_io::ring` tells. It gets so far as `steps`.
+/// own, in the orders that `holdfast_io::ring` tells. The manager gets as far as `steps`.
 fn live(
     rx: &mut Producer<'_>,
     tx: &mut Consumer<'_>,
