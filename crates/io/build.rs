@@ -1,18 +1,18 @@
 //! Compiles the C halves of drivers, each into a shared object of its own, which the
 //! library embeds and loads when such a driver is asked for: DPDK's ports, and
-//! libfabric's words. Without the development files of what a driver needs there is none,
-//! and it says so.
+//! libfabric's control transport. If the development files of a driver are missing, there
+//! is no object, and the library embeds the reason.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A driver's C half.
 struct Shim {
-    /// What it is called, in the file with what became of it too.
+    /// The driver's name, also in the name of the file with the result (`NAME_shim.rs`).
     name: &'static str,
-    /// What is compiled, and what that includes.
+    /// The file that is compiled, and the headers that it includes.
     sources: [&'static str; 3],
-    /// pkg-config's module, the oldest version of it, and what people call it.
+    /// pkg-config's module, its oldest version, and the name that people use.
     module: &'static str,
     oldest: &'static str,
     title: &'static str,
@@ -44,7 +44,7 @@ const SHIMS: [Shim; 2] = [
 ];
 
 fn main() {
-    // For the tests: those of a driver are skipped without what it needs.
+    // For the tests: those of a driver are skipped if its shared object is missing.
     println!("cargo::rustc-check-cfg=cfg(holdfast_dpdk, holdfast_libfabric)");
     for variable in ["PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo::rerun-if-env-changed={variable}");

@@ -13,7 +13,7 @@ use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 
-/// What the box runs: every function, small tables, so that they fill.
+/// The box's configuration: every function, with small tables, so that they fill.
 pub(crate) const CONFIGURATION: &str = r#"
 cluster: fuzz
 ports:
@@ -38,7 +38,7 @@ limits: { flows: 64 }
 "#;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Buffers of the box.
+/// The number of the box's buffers.
 const BUFFERS: usize = 192;
 
 struct Process {
@@ -46,7 +46,7 @@ struct Process {
     rx: Vec<Packet>,
 }
 
-/// See the module.
+/// The box of this module.
 pub(crate) struct WholeBox {
     plan: Plan,
     host: Host,
@@ -132,7 +132,7 @@ impl WholeBox {
         self.carry();
     }
 
-    /// A runtime sends a frame that it never made.
+    /// A runtime sends a frame that its code never made.
     pub(crate) fn forged_by_runtime(&mut self, number: u8, frame: &[u8]) {
         let at = usize::from(number) % self.runtimes.len();
         let from = self.runtimes[at].runtime.me();
@@ -210,7 +210,7 @@ impl WholeBox {
         None
     }
 
-    /// The coordinator acts, keeps no log, and its frames go out.
+    /// Lets the coordinator act, discards its log, and delivers its frames.
     fn turn_coordinator(&mut self) -> bool {
         self.coordinator.handle_records(self.now);
         self.coordinator.handle_timeout(self.now);

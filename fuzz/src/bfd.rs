@@ -1,7 +1,7 @@
-//! Two BFD sessions, and whatever happens to what they send each other: lost, late,
-//! twice, bits flipped, made up, while intervals change and a side is switched off.
-//! Nothing panics. Where packets are signed, nothing but what the other side has sent is
-//! believed, and when the link is whole again both come up.
+//! Two BFD sessions, whose packets are lost, delayed, repeated, altered or forged, while
+//! intervals change and a side is switched off. No step panics. If packets are signed, a
+//! session believes only what the other side has sent, and both come up when the link is
+//! whole again.
 
 use arbitrary::Arbitrary;
 use holdfast_node::bfd::{Key, KeyKind, Session, Settings};
@@ -11,13 +11,13 @@ const SECOND: u64 = 1_000_000_000;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
-    /// What has been sent to this side and has not arrived does, in any order.
+    /// A packet that is on its way to this side arrives, in any order.
     Deliver { to: bool, at: u8 },
-    /// The same, and stays: it may come again.
+    /// The same, but the packet stays on its way: it may arrive again.
     Again { to: bool, at: u8 },
     /// The same, with bits flipped.
     Flip { to: bool, at: u8, byte: u8, bits: u8 },
-    /// It is lost.
+    /// The packet is lost.
     Lose { to: bool, at: u8 },
     /// Any bytes arrive.
     Forge { to: bool, bytes: Vec<u8> },
@@ -31,7 +31,7 @@ enum Step {
 
 struct Link {
     sessions: [Session; 2],
-    /// To each side.
+    /// The packets on their way to each side.
     sent: [Vec<Vec<u8>>; 2],
     is_signed: bool,
     now: u64,
@@ -53,7 +53,7 @@ impl Link {
         assert!(!is_taken || is_genuine || !self.is_signed, "nobody has sent that");
     }
 
-    /// What is due is sent.
+    /// Both sides send the packets that are due.
     fn turn(&mut self) {
         for side in 0..2 {
             self.sessions[side].handle_timeout(self.now);
@@ -153,7 +153,7 @@ pub(crate) fn run(data: &[u8]) {
         link.step(step);
     }
     if !link.is_signed {
-        // What was made up may have made a side wait for as long as it said.
+        // A forged packet may have made a side wait for as long as the packet said.
         return;
     }
     for side in 0..2 {

@@ -1,4 +1,4 @@
-//! Any text as a configuration: read, or refused with words.
+//! Any text as a configuration: it is read, or refused with a message.
 
 pub(crate) fn run(data: &[u8]) {
     holdfast::config::fuzz(data);

@@ -1,7 +1,7 @@
-//! Whatever happens to frames on their way, with keys and without: lost, cut, bits
-//! flipped, played back, made up. Nothing panics; what is delivered is what was sent, in
-//! order; and once the network behaves all of it is delivered. Without keys frames are
-//! only lost, doubled and reordered: who forges one is believed there.
+//! Frames between the two ends of a channel, with keys and without. Frames are lost, cut,
+//! altered, played back, reflected or forged. No end panics. Records are delivered as
+//! they were sent and in order, and all of them once the network behaves. Without keys no
+//! frame is altered or forged, because the ends believe such frames then.
 
 use arbitrary::Arbitrary;
 use holdfast_node::channel::{Fabric, FabricConfig, Key, KeyRing};
@@ -17,32 +17,33 @@ const ETHERNET_LEN: usize = 14;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
-    /// An end has something to say.
+    /// An end queues a record.
     Send { from: bool, len: u16 },
-    /// What an end has to send goes onto the wire.
+    /// An end transmits the frames that it has to send.
     Transmit { from: bool },
-    /// A frame of those on the wire, or that have ever been there, arrives.
+    /// A frame that was ever on the wire arrives.
     Deliver { at: u16 },
     /// The same, cut.
     Cut { at: u16, len: u16 },
     /// The same, with bits flipped.
     Flip { at: u16, byte: u16, bits: u8 },
-    /// The same, at the other end.
+    /// The same, back at the end that sent it.
     Reflect { at: u16 },
     /// Any bytes arrive.
     Forge { to: bool, bytes: Vec<u8> },
-    /// A header with anything behind it, so that the fuzzer need not invent one.
+    /// A frame's header with any bytes behind it, so that the fuzzer need not invent a
+    /// header.
     Head { to: bool, at: u16, bytes: Vec<u8> },
     /// An end gets other keys.
     Keys { at: bool, first: u8 },
-    /// An end looks into its inbox.
+    /// An end reads its inbox.
     Look { at: bool },
-    /// Milliseconds.
+    /// Time passes, ms.
     Wait(u8),
 }
 
 fn ring(first: u8) -> KeyRing {
-    // All ends always have all keys: only which one is current changes.
+    // Both ends always have all keys; only the current key changes.
     let keys = (0..3u8)
         .map(|number| (number + first) % 3)
         .map(|number| Key { number, secret: [number + 1; 32] });
@@ -52,7 +53,7 @@ fn ring(first: u8) -> KeyRing {
 struct Wire {
     ends: [Fabric; 2],
     is_sealed: bool,
-    /// Everything that was ever sent, and to whom.
+    /// Every frame that was ever sent, and the end that it is for.
     frames: Vec<(usize, Vec<u8>)>,
     sent: [u32; 2],
     got: [u32; 2],
@@ -96,7 +97,7 @@ impl Wire {
     }
 
     fn frame(&self, at: u16) -> Option<(usize, Vec<u8>)> {
-        // The newest are the most interesting ones.
+        // The newest frames are the most interesting ones: small numbers pick them.
         let count = self.frames.len();
         (count > 0).then(|| self.frames[count - 1 - usize::from(at) % count].clone())
     }
@@ -162,7 +163,7 @@ impl Wire {
         }
     }
 
-    /// The network behaves: everything arrives.
+    /// The network behaves: every frame arrives, until all records are delivered.
     fn finish(mut self) {
         for _ in 0..10_000 {
             if self.got == [self.sent[1], self.sent[0]] {

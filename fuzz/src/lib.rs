@@ -25,14 +25,14 @@ use arbitrary::{Arbitrary, Unstructured};
 pub struct Target {
     /// Also the name of its corpus.
     pub name: &'static str,
-    /// Takes any bytes and panics only where there is a bug. It keeps nothing from one
-    /// run to the next, so an input that has failed once fails again.
+    /// Takes any bytes and panics only where there is a bug. The function keeps nothing
+    /// from one run to the next, so an input that has failed once fails again.
     pub run: fn(&[u8]),
-    /// How many mutations of its corpus the gate runs: fewer where one costs more.
+    /// Mutations of its corpus that the gate runs: fewer if a run costs more.
     pub mutations: u64,
 }
 
-/// All of them, the slowest first.
+/// All targets, the slowest first.
 pub const TARGETS: &[Target] = &[
     Target { name: "whole_box", run: whole_box::run, mutations: 10_000 },
     Target { name: "records", run: records::run, mutations: 10_000 },
@@ -44,7 +44,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "selector", run: selector::run, mutations: 100_000 },
 ];
 
-/// What the bytes say as a `T`, all of them used. `None` if they are too few for any.
+/// Reads the bytes as a `T` and uses all of them. `None` if they are too few for any `T`.
 fn structured<'a, T: Arbitrary<'a>>(data: &'a [u8]) -> Option<T> {
     if data.len() < T::size_hint(0).0 {
         return None;

@@ -1,10 +1,9 @@
 //! Random changes to an input, the same ones for the same seed on every machine.
 
-/// Inputs grow no longer than this; libFuzzer's own default.
+/// Inputs grow no longer than this, which is libFuzzer's own default.
 pub const MAX_LEN: usize = 4096;
 
-/// Values at which arithmetic and comparisons change their mind, and bytes that text is
-/// made of.
+/// Bytes at the limits of arithmetic and comparisons, and bytes that text is made of.
 const BYTES: &[u8] =
     b"\x00\x01\x02\x0f\x10\x20\x40\x7e\x7f\x80\x81\xc0\xf0\xfe\xff \n\t-:,.[]{}\"'#/%&*0159az";
 const WORDS: &[u32] = &[
@@ -47,8 +46,8 @@ const NUMBERS: &[i128] = &[
 pub struct Random(u64);
 
 impl Random {
-    /// The draws of mutation `number` of a target: none depends on the mutations before
-    /// it, so one can be made again alone.
+    /// The draws of mutation `number` of a target. No draw depends on the mutations
+    /// before it, so a mutation can be made again alone.
     pub fn new(seed: u64, target: &str, number: u64) -> Random {
         let start = target
             .bytes()
@@ -64,7 +63,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `limit`; 0 where the limit is 0, too.
+    /// A number below `limit`, or 0 if the limit is 0.
     fn below(&mut self, limit: usize) -> usize {
         (self.draw() % (limit as u64).max(1)) as usize
     }
@@ -73,7 +72,7 @@ impl Random {
         &of[self.below(of.len())]
     }
 
-    /// A piece of `len` bytes, mostly a short one, as its bounds.
+    /// The bounds of a piece, mostly a short one, of an input of `len` bytes.
     fn piece(&mut self, len: usize) -> std::ops::Range<usize> {
         let start = self.below(len);
         let most = 1 << self.below(9);
@@ -84,7 +83,7 @@ impl Random {
 /// A way to change an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// One bit of a byte.
+    /// A bit of a byte is flipped.
     Flip,
     /// A byte becomes another one.
     Byte,
@@ -92,21 +91,21 @@ pub enum Kind {
     Word,
     /// A number in text becomes another one.
     Number,
-    /// Bytes come in.
+    /// Bytes are inserted.
     Insert,
-    /// A piece goes.
+    /// A piece is deleted.
     Delete,
-    /// A piece stands in another place, too.
+    /// A piece is copied to another place.
     Duplicate,
-    /// A piece becomes a piece of another input.
+    /// A piece is replaced by a piece of another input.
     Splice,
-    /// The end goes.
+    /// The end is cut off.
     Truncate,
 }
 
 impl Kind {
-    /// Every one; those that keep an input's structure more often than those that break
-    /// it.
+    /// Every kind. Kinds that keep an input's structure are drawn more often than kinds
+    /// that break it.
     const DRAWN: [Kind; 12] = [
         Kind::Flip,
         Kind::Byte,
@@ -140,7 +139,7 @@ impl Kind {
                 data.iter_mut().skip(at).zip(word).for_each(|(byte, value)| *byte = *value);
             }
             Kind::Number => {
-                // The first one after a random place.
+                // The first number after a random place.
                 let Some(start) = (at..len).find(|&at| data[at].is_ascii_digit()) else { return };
                 let end = (start..len).find(|&at| !data[at].is_ascii_digit()).unwrap_or(len);
                 data.splice(start..end, random.pick(NUMBERS).to_string().into_bytes());
@@ -159,8 +158,8 @@ impl Kind {
             }
             Kind::Splice => {
                 let goes = random.piece(len);
-                // As long as what it replaces, so that what follows keeps its place; or
-                // of any length.
+                // Half of the new pieces are as long as what they replace, so that what
+                // follows keeps its place. The others have any length.
                 let mut comes = random.piece(other.len());
                 if random.below(2) == 0 {
                     comes.end = other.len().min(comes.start + goes.len());
@@ -191,7 +190,7 @@ mod tests {
     const INPUT: &[u8] = b"ports: 1024-1535, hold 50 packets";
     const OTHER: &[u8] = b"\xd1\xd2\xd3\xd4\xd5\xd6\xd7\xd8";
 
-    /// Whether `after` is what this kind, and no other one, could have made of the input.
+    /// True if this kind, and no other, could have made `after` of the input.
     fn is_the_work_of(kind: Kind, after: &[u8]) -> bool {
         let before = INPUT.iter().zip(after).take_while(|(a, b)| a == b).count();
         let behind = INPUT[before..].iter().rev().zip(after[before..].iter().rev());
@@ -232,7 +231,7 @@ mod tests {
         }
     }
 
-    /// From outside: what is drawn comes to every kind, each alone as well.
+    /// Seen from outside: `mutate` draws every kind, and each also alone.
     #[test]
     fn every_kind_is_reached() {
         let kinds: BTreeSet<Kind> = Kind::DRAWN.into_iter().collect();

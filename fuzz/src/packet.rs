@@ -1,5 +1,5 @@
-//! Any bytes as a frame: nothing panics, every view stays inside, and where a frame is
-//! understood it is understood as another parser understands it.
+//! Any bytes as a frame. No parser panics, every view stays inside the frame, and another
+//! parser understands the frame in the same way if both understand it.
 
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool, checksum, nsh};
@@ -33,11 +33,11 @@ pub(crate) fn run(data: &[u8]) {
 fn same_as_etherparse(bytes: &[u8], key: &FlowKey, is_later_fragment: bool) {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
     use holdfast_wire::header::proto;
-    // It is stricter in places (it checks lengths that a router passes on); where it
-    // understands, both must agree. What is not compared: ICMP errors (in a first
-    // fragment too, where it sees no transport), whose key is that of the packet they
-    // quote, and what hides behind an authentication header, which is the flow's end to
-    // us.
+    // etherparse is stricter in places: it checks lengths that a router passes on. If it
+    // understands the frame, both must agree. ICMP errors are not compared, because their
+    // key is that of the packet that they quote; nor is an ICMP error's first fragment,
+    // in which etherparse sees no transport. Headers behind an authentication header are
+    // not compared either: for Holdfast the flow key ends there.
     let Ok(theirs) = SlicedPacket::from_ethernet(bytes) else { return };
     let (source, destination): (std::net::IpAddr, std::net::IpAddr) = match &theirs.net {
         Some(NetSlice::Ipv4(ip)) => {
@@ -66,7 +66,7 @@ fn same_as_etherparse(bytes: &[u8], key: &FlowKey, is_later_fragment: bool) {
     }
 }
 
-/// Keys hold IPv4 addresses as mapped ones: one and the same in both forms.
+/// Keys hold IPv4 addresses as IPv4-mapped ones, so both forms are made one and the same.
 fn canonical(address: std::net::IpAddr) -> std::net::IpAddr {
     address.to_canonical()
 }

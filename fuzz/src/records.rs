@@ -1,6 +1,6 @@
-//! Any records from a peer whose frames are in order: a runtime that errs, a coordinator
-//! of another version. A runtime counts what makes no sense, and so do a switch and a
-//! coordinator.
+//! Any records from a peer whose frames are in order, as from a runtime that errs or a
+//! coordinator of another version. A runtime, a switch and a coordinator count the
+//! records that make no sense.
 
 use crate::assembly::CONFIGURATION;
 use arbitrary::Arbitrary;
@@ -23,7 +23,7 @@ struct Step {
     body: Vec<u8>,
 }
 
-/// The same records for a switch and for a coordinator, from each other and from
+/// Sends the same records to a switch and to a coordinator, from each other and from
 /// runtimes.
 fn switch_and_coordinator(steps: &[Step]) {
     let fabric = FabricConfig::default();
@@ -77,8 +77,8 @@ fn switch_and_coordinator(steps: &[Step]) {
         now += 100_000;
         for peer in &mut peers {
             peer.poll_transmit(now, |frame| {
-                // Nobody is written to by himself; the other one refuses what is not for
-                // it.
+                // A peer never writes to itself. Each frame goes to both; the node that
+                // it is not for refuses it.
                 let _ = switch.fabric().handle_frame(frame, now);
                 let _ = coordinator.fabric().handle_frame(frame, now);
                 true

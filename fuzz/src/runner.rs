@@ -15,11 +15,11 @@ pub type Input = (String, Vec<u8>);
 /// An input that makes a target panic.
 #[derive(Debug)]
 pub struct Failure {
-    /// Which one: a file of the corpus, or the number of a mutation.
+    /// The input in words: a file of the corpus, or the number of a mutation.
     pub what: String,
-    /// What the panic says.
+    /// The panic's message.
     pub panic: String,
-    /// Where the input lies.
+    /// The file that keeps the input.
     pub input: PathBuf,
 }
 
@@ -38,8 +38,8 @@ pub fn corpus(directory: &Path) -> io::Result<Vec<Input>> {
 /// Runs every input of the corpus, then `mutations` mutations of them, and stops at the
 /// first that fails.
 ///
-/// The input of the moment is always in a file of `artifacts`, named after this process:
-/// it is there after a stack overflow, an abort or a hang as well.
+/// The current input is always in a file of `artifacts` named after this process. The
+/// file is there after a stack overflow, an abort or a hang as well.
 pub fn run(
     target: &Target,
     corpus: &[Input],
@@ -70,7 +70,7 @@ pub fn run(
     Ok(Ok(()))
 }
 
-/// Runs one input. The error is what the panic says.
+/// Runs one input. The error is the panic's message.
 pub fn replay(target: &Target, data: &[u8]) -> Result<(), String> {
     catch_unwind(|| (target.run)(data)).map_err(|payload| match payload.downcast::<String>() {
         Ok(text) => *text,
@@ -85,8 +85,8 @@ mod tests {
     use super::*;
     use std::sync::OnceLock;
 
-    /// A frame is two bytes of kind, a length and a body; of one kind, the length is
-    /// trusted.
+    /// A frame is two bytes of kind, a length and a body. The length is trusted if the
+    /// frame is of kind 88b5.
     fn trusts_a_length(data: &[u8]) {
         if let [0x88, 0xb5, len, body @ ..] = data {
             let _ = &body[..usize::from(*len)];
@@ -96,7 +96,7 @@ mod tests {
     const TOY: Target = Target { name: "toy", run: trusts_a_length, mutations: 0 };
 
     fn toy_corpus() -> Vec<Input> {
-        // One of another kind, and one of that kind whose length is right.
+        // A frame of another kind, and one of kind 88b5 whose length is right.
         [b"\x08\x00\x04data".to_vec(), b"\x88\xb5\x04datadata".to_vec()]
             .map(|data| (format!("{:02x}", data[0]), data))
             .into()

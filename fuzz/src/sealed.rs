@@ -1,7 +1,8 @@
-//! Whatever happens to sealed packets between hosts: cut, bits flipped, played back, sent
-//! back, made up, while hosts begin new lives, tell each other of them, and change keys.
-//! Nothing panics; what opens is what a host has sealed, byte for byte, in a life that it
-//! has told of, for whoever opens it once.
+//! Sealed packets between hosts. Packets are cut, altered, played back, sent back or
+//! forged, while hosts begin new incarnations, announce them to each other, and change
+//! keys. No host panics. A packet opens only if a host has sealed it, byte for byte, in
+//! the incarnation that the receiver was told of last. Each receiver opens it at most
+//! once.
 
 use arbitrary::Arbitrary;
 use holdfast_node::channel::{Key, KeyRing};
@@ -18,19 +19,19 @@ const MACS_LEN: usize = 12;
 enum Step {
     /// A host seals a packet.
     Seal { from: u8, len: u16 },
-    /// A packet of those that were ever sealed arrives.
+    /// A packet that was ever sealed arrives.
     Deliver { at: u16, to: u8 },
     /// The same, cut.
     Cut { at: u16, to: u8, len: u16 },
     /// The same, with bits flipped.
     Flip { at: u16, to: u8, byte: u16, bits: u8 },
-    /// The same, with anything behind its beginning.
+    /// The beginning of the same, with any bytes behind it.
     Head { at: u16, to: u8, len: u8, bytes: Vec<u8> },
     /// Any bytes arrive.
     Forge { to: u8, bytes: Vec<u8> },
-    /// A host tells another one of its life.
+    /// A host announces its incarnation to another one.
     Announce { from: u8, to: u8 },
-    /// A host begins its next life, and knows of nobody.
+    /// A host begins its next incarnation, and has heard no announcement.
     Restart { host: u8 },
     /// A host gets other keys.
     Keys { host: u8, first: u8 },
@@ -61,10 +62,11 @@ fn life(host: u8, incarnation: u32) -> HostSeal {
 struct Host {
     seal: HostSeal,
     incarnation: u32,
-    /// Of which life of each other one it was told last, and how much that one had sealed
-    /// by then.
+    /// For each other host: the incarnation that it announced last, and the number of
+    /// packets that all hosts had sealed when this incarnation was first announced.
     told: [(u32, usize); HOSTS as usize],
-    /// Which of all packets it has taken in this life.
+    /// The packets that it has opened in this incarnation, by their place in
+    /// `Wire::frames`.
     taken: BTreeSet<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! Any text as a selector, of flows and of packets: what is understood is said back in
-//! words that mean the same.
+//! Any text as a selector, of flows and of packets. A selector that is understood is
+//! printed in words that mean the same.
 
 use core::fmt::{Debug, Display};
 use holdfast_wire::selector::{PacketSelector, Selector, SelectorError};

@@ -1,5 +1,5 @@
-//! Frames that arrive by ports, frames that runtimes forge, time that passes: nothing
-//! panics and no buffer is lost.
+//! Frames arrive by ports, runtimes forge frames, and time passes. No part panics and no
+//! buffer is lost.
 
 use crate::assembly::WholeBox;
 use arbitrary::Arbitrary;
@@ -7,10 +7,10 @@ use holdfast_wire::NodeId;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
-    /// By a port, any bytes.
+    /// Any bytes arrive by a port.
     Arrives(u8, Vec<u8>),
-    /// By a port, an IPv4 packet of a client or a server, so that the fuzzer need not
-    /// invent one.
+    /// An IPv4 packet of a client or a server arrives by a port, so that the fuzzer need
+    /// not invent one.
     Packet {
         port: u8,
         protocol: Protocol,
@@ -19,11 +19,11 @@ enum Step {
         is_reply: bool,
         rest: Vec<u8>,
     },
-    /// A runtime makes it up.
+    /// A runtime sends a forged frame.
     FromRuntime { number: u8, ethertype: Ethertype, destination: u8, rest: Vec<u8> },
-    /// Somebody makes it up for a runtime.
+    /// A forged frame arrives at a runtime.
     ForRuntime { number: u8, ethertype: Ethertype, source: u8, rest: Vec<u8> },
-    /// Milliseconds.
+    /// Time passes, ms.
     Wait(u8),
 }
 

@@ -1,15 +1,16 @@
-//! Every target over its corpus (`corpus/TARGET`) and over seeded mutations of it, a test
-//! each.
+//! Runs every target over its corpus (`corpus/TARGET`) and over seeded mutations of it,
+//! as a test of its own.
 //!
-//! - `HOLDFAST_FUZZ_MUTATIONS`: how many, of every target; else what its entry in
-//!   `TARGETS` says.
-//! - `HOLDFAST_FUZZ_SEED`: a number from which they are drawn; else always the same.
-//! - `HOLDFAST_FUZZ_INPUT`: a file; it alone is run, by the target whose name its
-//!   directory has.
+//! - `HOLDFAST_FUZZ_MUTATIONS`: the number of mutations of every target. If it is not
+//!   set, the target's entry in `TARGETS` has the number.
+//! - `HOLDFAST_FUZZ_SEED`: the seed from which the mutations are drawn, 1 if it is not
+//!   set.
+//! - `HOLDFAST_FUZZ_INPUT`: a file. Only this input is run, by the target whose name the
+//!   file's directory has.
 //!
-//! An input that fails stays in `target/fuzz/artifacts/TARGET`. If the program itself
-//! ends (a stack overflow) or hangs, the input is there as `running.PID`. Once mended, it
-//! belongs to the corpus.
+//! A failing input is kept in `target/fuzz/artifacts/TARGET`. If the program itself ends
+//! (a stack overflow) or hangs, the input is there as `running.PID`. Once the bug is
+//! mended, the input belongs to the corpus.
 
 use holdfast_fuzz::{TARGETS, Target, runner};
 use libtest_mimic::{Arguments, Failed, Trial};

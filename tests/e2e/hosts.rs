@@ -83,9 +83,9 @@ fn two_hosts_die_one_after_the_other(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// The serving host no longer hears the others, or they do not hear it, or both. It stops
-/// serving and another host serves; when the links are whole everything becomes safe
-/// again.
+/// The serving host no longer hears the others, or they do not hear it, or both. The host
+/// stops serving and another host serves; when the links are whole everything becomes
+/// safe again.
 fn the_serving_host_is_cut_off(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;

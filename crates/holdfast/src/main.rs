@@ -77,8 +77,8 @@ mod tests {
         }
     }
 
-    /// What the laboratory is asked goes to it as it is, `--help` too; the same is done
-    /// for `--json` before and after the command.
+    /// Arguments of a laboratory command go to the laboratory as they are, `--help` too.
+    /// The same is done for `--json` before and after the command.
     #[test]
     fn the_laboratory_gets_its_arguments_as_they_are() {
         for (line, json, expected) in [

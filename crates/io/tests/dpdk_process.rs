@@ -1,5 +1,5 @@
-//! What DPDK does to the process that it is loaded into: this file has one test, because
-//! it happens once per process.
+//! The effects of DPDK on the process that it is loaded into. This file has a single
+//! test, because DPDK is loaded once per process.
 #![cfg(holdfast_dpdk)]
 
 use holdfast_io::port;
@@ -55,7 +55,7 @@ fn a_process_is_as_it_was_except_for_its_ports() {
     assert!(new.len() > 1, "DPDK has descriptors of its own: {new:?}");
     let inherited: Vec<i32> = new.into_iter().filter(|fd| is_inherited(*fd)).collect();
     assert_eq!(inherited, Vec::<i32>::new());
-    // Whoever was here before may have left the directory above it.
+    // An earlier program may have left the directory above it.
     let own = format!("/var/run/dpdk/holdfast-{}", std::process::id());
     assert!(!Path::new(&own).exists(), "{own}");
     drop(ports);

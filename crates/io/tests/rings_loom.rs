@@ -100,14 +100,15 @@ fn descriptors_arrive_once_and_in_order() {
     });
 }
 
-/// A buffer of the arena: whoever has it reads and writes it, and nobody else does. Loom
+/// A buffer of the arena: only the side that has the buffer reads and writes it. Loom
 /// fails if two do at a time, or without an order.
 #[cfg(loom)]
 struct Buffer(loom::cell::UnsafeCell<u64>);
 #[cfg(not(loom))]
 struct Buffer(std::cell::UnsafeCell<u64>);
 
-// SAFETY: the rings give it to one thread at a time: that is what the test is about.
+// SAFETY: the rings give the buffer to one thread at a time: that is what the test is
+// about.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -176,8 +177,9 @@ fn a_buffer_belongs_to_one_side_at_a_time() {
     });
 }
 
-/// One puts something in and rings if it must, the other goes to sleep if it may: it
-/// never sleeps on a full ring without having been rung for.
+/// A producer puts something in and rings if it must; the consumer goes to sleep if it
+/// may. The consumer never sleeps on a ring that is not empty without having been rung
+/// for.
 #[test]
 fn no_wake_up_is_lost() {
     model(|| {
@@ -215,7 +217,8 @@ fn impossible_counters_are_noticed() {
     });
 }
 
-/// The record of who has a buffer: the manager, or the guest. It outlives the manager.
+/// The record of who has a buffer: the manager, or the guest. The record outlives the
+/// manager.
 struct Record([AtomicU32; 3]);
 
 impl Record {
@@ -228,8 +231,8 @@ impl Record {
     }
 }
 
-/// A manager's life: takes what came back, then gives away what it has, in the orders
-/// that `holdfast_io::ring` tells; it gets so far as `steps`.
+/// An incarnation of the manager: takes the buffers that came back, then gives away its
+/// own, in the orders that `holdfast_io::ring` tells. The manager gets as far as `steps`.
 fn live(
     rx: &mut Producer<'_>,
     tx: &mut Consumer<'_>,
@@ -282,8 +285,8 @@ fn live(
 }
 
 /// A manager gives buffers to a guest that sends them back, is killed at any step, and is
-/// adopted while the guest goes on: nobody touches a buffer that another has, and none is
-/// lost.
+/// adopted while the guest goes on. Neither side touches a buffer that the other has, and
+/// none is lost.
 #[test]
 fn a_dead_side_is_adopted() {
     for steps in 1..12 {
@@ -297,7 +300,7 @@ fn a_dead_side_is_adopted() {
             let guest = thread::spawn(move || {
                 let (mut rx, mut tx) =
                     (Consumer::new(guest_there.memory()), Producer::new(guest_back.memory()));
-                // A bounded number of looks: it need not see everything.
+                // A bounded number of looks: the guest need not see everything.
                 let mut held = Vec::new();
                 for _ in 0..2 {
                     if let Some(got) = rx.pop().expect("the ring is sound") {

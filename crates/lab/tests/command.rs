@@ -66,7 +66,7 @@ fn the_simulator_answers_by_its_exit_code() {
     assert_eq!((out.status.code(), &answer["seeds"], &answer["violations"]), expected);
 }
 
-/// Whoever has the laboratory without the daemon is told what is missing.
+/// A laboratory without the daemon says that the daemon is missing.
 #[test]
 fn a_daemon_that_is_not_there_is_named() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast-lab"));

@@ -1,4 +1,4 @@
-//! One host: the edges and the hub, from port to port.
+//! A host: the edges and the hub, from port to port.
 //!
 //! Each switch has an edge of its own: its ports, their addresses and routes, and the
 //! addresses that its chains use. An edge knows only its own ports, counted from 0; the

@@ -1,12 +1,12 @@
 //! The plan of a protection: answers to three questions, and the numbers that go with
 //! them.
 //!
-//! Where does state live, and how are copies of it made? When may a packet leave? How is
-//! lost state rebuilt? A [`Plan`] is one small value, and presets are constants of it.
-//! Its methods say what the protection promises and needs. The table `ROWS` says which
-//! answers do not go together, why, and what to answer instead. Configuration, runtime,
-//! switch, coordinator, status and simulator read the same value, so none of them builds
-//! a protection to learn its abilities.
+//! The questions are where state lives and how copies of it are made; when a packet may
+//! leave; and how lost state is rebuilt. A [`Plan`] is one small value, and presets are
+//! constants of it. Its methods say what the protection promises and needs. The table
+//! `ROWS` says which answers do not go together, why, and what to answer instead.
+//! Configuration, runtime, switch, coordinator, status and simulator read the same value,
+//! so none of them builds a protection to learn its abilities.
 //!
 //! A new protection is a row of the table, the words of its answers, and the module that
 //! [`Plan::build`] chooses.

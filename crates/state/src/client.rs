@@ -78,9 +78,9 @@ impl Client {
 
     /// A session is about to begin with the server of this memory, in this form. Returns
     /// true if that is another memory than before: the server remembers nothing of this
-    /// instance, and the link begins anew. Then, before the session begins, each pool is
-    /// to [announce](PoolBackend::announce) what its flows have, and each part [all of
-    /// it](Part::announce).
+    /// instance, and the link begins anew. In that case, before the session begins, each
+    /// pool is to [announce](PoolBackend::announce) what its flows have, and each part
+    /// [all of it](Part::announce).
     #[must_use]
     pub fn meet(&mut self, memory: u64, form: Form) -> bool {
         if self.memory == Some(memory) && self.link.form() == form {

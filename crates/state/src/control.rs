@@ -1,9 +1,9 @@
 //! Control messages between an instance and the state server: operation, list, index.
 //!
 //! A message has four bytes (RESCue, Table III): 7 bits of operation, 5 of list, 20 of
-//! index, most significant bit first, in network byte order. It fits the immediate data
-//! of a remote write that carries nothing else. If the lists are too many or too long for
-//! that, both sides use eight bytes: 7, 25 and 32 bits.
+//! index, most significant bit first, in network byte order. Four bytes fit the immediate
+//! data of a remote write that carries nothing else. If the lists are too many or too
+//! long for that, both sides use eight bytes: 7, 25 and 32 bits.
 //!
 //! The seven operations of Table III keep their names. Operations that we added have
 //! numbers from 64 on.

@@ -3,8 +3,8 @@
 //! Theory of operation. An index is *free*, an instance's *credit* (assigned, and not
 //! known to be used), *held* by one instance or more, *lost sight of*, or *resting*.
 //! Instances say by themselves when they begin and cease to hold an index, and messages
-//! of one instance arrive in order. So an index has no holder when every instance that
-//! began has ceased. A flow may move from one instance to another without any order
+//! of one instance arrive in order. An index therefore has no holder when every instance
+//! that began has ceased. A flow may move from one instance to another without any order
 //! between the messages of the two. The source says [`Moved`](Opcode::Moved), the target
 //! claims ([`IndexAssignment`](Opcode::IndexAssignment)). If `Moved` arrives first, the
 //! index is lost sight of until the claim arrives, which is not free.
@@ -13,8 +13,8 @@
 //! claimed their indexes. Its credit stays too, because it may have used an index and
 //! died before its message arrived. The server asks about an index that has been silent
 //! for long (RESCue: expiration). The index is over only if every instance that could
-//! have it says that it does not, and no other message about it arrives meanwhile. So a
-//! late message may keep an index from being used, but never gives it to two flows.
+//! have it says that it does not, and no other message about it arrives meanwhile. A late
+//! message may therefore keep an index from being used, but never gives it to two flows.
 //!
 //! An index that was used rests before it is free (RFC 6888, section 4: a port is not
 //! used again for 120 seconds).

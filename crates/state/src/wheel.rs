@@ -4,8 +4,8 @@
 //! 1987, scheme 7). Four wheels of 64 slots, each of which turns 64 times slower than the
 //! one before; a slot is a list linked through the indexes themselves. A deadline that
 //! moves away, the usual case, is only written: the index stays where it is filed, and is
-//! filed again when that slot comes. So news of an index costs one store, and finding due
-//! indexes touches no others.
+//! filed again when that slot comes. News of an index therefore costs one store, and
+//! finding due indexes touches no others.
 
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;

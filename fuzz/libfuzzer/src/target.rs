@@ -1,5 +1,5 @@
-//! One program for every target, because linking takes long: `HOLDFAST_FUZZ_TARGET` says
-//! which.
+//! A single program serves every target, because linking takes long.
+//! `HOLDFAST_FUZZ_TARGET` names the target to run.
 #![no_main]
 
 use holdfast_fuzz::{TARGETS, Target};

@@ -269,9 +269,9 @@ pub(crate) fn an_answer_alone_establishes_nothing() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// Resets outside the window pass, as every segment does, but shorten no mapping. They do
-/// not keep a mapping either that the inside host has left (RFC 7857, section 2.2; RFC
-/// 4787, REQ-6).
+/// Resets outside the window pass, as every segment does, but shorten no mapping. The
+/// resets do not keep a mapping either that the inside host has left (RFC 7857, section
+/// 2.2; RFC 4787, REQ-6).
 #[test]
 pub(crate) fn a_reset_with_a_wrong_number_shortens_nothing() {
     let mut bench = small();

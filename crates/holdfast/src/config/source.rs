@@ -156,7 +156,7 @@ impl Source {
     }
 
     /// The map that has an entry, or itself begins, at this position: its name in the
-    /// file, and the name's place. None for the root.
+    /// file, and the name's place. `None` for the root.
     pub(super) fn owner_of(&self, line: usize, column: usize) -> Option<(String, Spot<'_>)> {
         let begins_here = |node: usize| {
             self.nodes[node].range.line == line && self.nodes[node].range.column == column

@@ -1,5 +1,5 @@
-//! Routers that are watched: what a port's `bfd` accepts, what is said of mistakes, and
-//! the files of keys.
+//! Routers that are watched: the values of a port's `bfd`, the messages about mistakes,
+//! and the files of keys.
 
 use holdfast::config::{self, Plan};
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ fn a_peer_alone_has_sensible_intervals() {
     assert!(
         plan.bfd[0].key.is_none() && plan.bfd[1].key.as_ref().is_some_and(|(key, ..)| key.id == 7)
     );
-    // They reach the edge whose port it is, with that edge's number.
+    // The peers reach the edge whose port it is, with the port's number at that edge.
     let edges = plan.edges(&[([2; 6], 1500), ([4; 6], 1500)], &[None, None], || 9);
     assert_eq!((edges[0].0.bfd.len(), edges[0].0.bfd[0].port, edges[0].0.seed), (2, 1, 9));
     assert_eq!(
@@ -49,7 +49,7 @@ fn a_peer_alone_has_sensible_intervals() {
     );
 }
 
-/// All that is said of a mistake, after the place.
+/// The whole message about each mistake, after its place.
 #[test]
 fn mistakes_are_named_with_their_places() {
     let cases = [
@@ -118,7 +118,7 @@ fn a_route_may_stand_by_for_one_that_is_watched() {
     let said_of = |bfd: &str, routes: &str| said(&text(bfd, routes));
     let expected = "there is a default route or gateway already to 0.0.0.0/0; a second one is used while the first one's router is dead, if `bfd` watches 198.51.100.254";
     assert!(said_of("[]", route).contains(expected), "{}", said_of("[]", route));
-    // Not of the standby either.
+    // A third route needs the standby's router to be watched, too.
     let third =
         "routes: [ { to: 0.0.0.0/0, via: 198.51.100.9 }, { to: 0.0.0.0/0, via: 198.51.100.8 } ]\n";
     assert!(
@@ -130,8 +130,8 @@ fn a_route_may_stand_by_for_one_that_is_watched() {
     assert!(said.contains("there is a default route or gateway already to 0.0.0.0/0\n"), "{said}");
 }
 
-/// A running box keeps the routers that it watches; two ways to write the same are the
-/// same.
+/// A running box keeps the routers that it watches. Two ways to write the same are no
+/// difference.
 #[test]
 fn a_running_box_watches_whom_it_began_with() {
     let (old, same) = (

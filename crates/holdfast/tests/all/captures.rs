@@ -11,11 +11,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// No more than may wait while the gateway is asked for its address.
+/// Flows, one packet each: no more than may wait while the gateway is asked for its
+/// address.
 const FLOWS: u16 = 200;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The box; it does not outlive the test.
+/// The box, which ends with the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -76,9 +77,9 @@ fn translated(path: &Path) -> Vec<u16> {
     ports
 }
 
-/// Every datagram of the capture leaves once, translated, each flow with a port of its
-/// own; what the firewall denies does not. Nothing is lost while the box starts: it reads
-/// its ports when it is ready.
+/// Every datagram that the firewall allows leaves once, translated, each flow with a port
+/// of its own. A denied datagram does not leave. No datagram is lost while the box
+/// starts, because the box reads its ports only when it is ready.
 #[test]
 fn a_capture_goes_through_the_box() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,7 +121,7 @@ fn a_capture_goes_through_the_box() {
         assert!(started.elapsed() < LIMIT, "{}", status());
         std::thread::yield_now();
     }
-    // A runtime tells of its drops with its next report.
+    // A runtime reports its drops with its next report.
     let status = loop {
         let status = status();
         if status["drops"]["policy_denied"] == 1 {

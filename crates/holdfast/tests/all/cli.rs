@@ -196,7 +196,7 @@ fn asking_where_no_box_is_is_69() {
     }
 }
 
-/// A file that is wrong, for a box that is not even there: the mistake is what is said.
+/// A wrong file for a box that is not even there: the command reports the file's mistake.
 #[test]
 fn apply_reads_the_file_before_it_asks_a_box() {
     let nowhere = std::env::temp_dir().join("hf-cli-no-such.sock");
@@ -287,8 +287,8 @@ fn nothing_is_coloured_in_a_pipe() {
     assert!(!out.contains('\x1b') && !err.contains('\x1b'));
 }
 
-/// `drain` is interrupted while the box moves flows: it says how far that is, and that
-/// the box goes on. The box is told nothing more.
+/// `drain` is interrupted while the box moves flows. The command says how far the drain
+/// is, and that the box goes on. The box is told nothing more.
 #[test]
 fn an_interrupted_drain_says_what_it_leaves() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! Virtual clusters and service-chain rules in the configuration, and what of a
-//! configuration can be changed while a box runs.
+//! Virtual clusters and service-chain rules in the configuration, and the changes to a
+//! configuration that a running box can make.
 
 use holdfast::config::{self, Mistake};
 
@@ -112,14 +112,15 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
         let said = said(changes);
         assert!(said.starts_with(expected), "{changes:?}: {said}");
     }
-    // What goes the same way may overlap, and so may what is not equally specific or
-    // never meets.
+    // Rules that lead to the same chain may overlap, and so may rules that are not
+    // equally specific or never meet.
     for change in [
         ("to: 192.0.2.0/24, chain: gold", "to: 192.0.2.0/24, proto: tcp, chain: web"),
         ("to: 192.0.2.0/24, chain: gold", "to: 192.0.2.0/23, proto: tcp, chain: gold"),
         ("to: 192.0.2.0/24, chain: gold", "to: 192.0.2.0/24, proto: udp, chain: gold"),
     ] {
-        // Then nothing asks for the cluster but the chain, which is enough.
+        // If no rule leads to `gold`, the chain alone asks for the cluster, which is
+        // enough.
         assert_eq!(said(&[change]), "", "{change:?}");
     }
     let many = |count: usize| {
@@ -197,8 +198,8 @@ fn differences(changes: &[(&str, &str)]) -> Vec<Mistake> {
     found.into_iter().map(|difference| difference.mistake).collect()
 }
 
-/// Every setting but the rules, changed one at a time: each is named, with its place, and
-/// nothing else is.
+/// Every setting but the rules is changed, one at a time. Each change is named with its
+/// place, and nothing else is.
 #[test]
 fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
     for (change, line, column, expected) in [
@@ -369,7 +370,8 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
         let first = &found[0];
         assert!(first.message.starts_with(expected), "{change:?}: {first}");
         assert_eq!((first.line, first.column), (line, column), "{first}");
-        // Of a route both are said: what came, and what is gone.
+        // A changed route is named twice: the route that came, and the route that is
+        // gone.
         assert_eq!(found.len(), if expected.contains("routes") { 2 } else { 1 }, "{found:?}");
     }
     let several = differences(&[
@@ -385,8 +387,8 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
     assert_eq!(lines, [1, 7, 7, 7, 1], "what is not in the file at all is shown at its beginning");
 }
 
-/// Where flows survive may be as before: where numbers come from, for how long they rest,
-/// and whether there are standbys, is the protection too.
+/// The protection is more than where flows survive: it is also where numbers come from,
+/// for how long they rest, and whether there are standbys.
 #[test]
 fn what_stands_beside_a_preset_is_changed_by_a_restart_only() {
     let with = |protection: &str| {
@@ -410,7 +412,7 @@ fn what_stands_beside_a_preset_is_changed_by_a_restart_only() {
     assert!(!differs(at_once, "{ flow: replica, release: at-once, unsaved_packets: 128 }"));
 }
 
-/// The same written otherwise, and other rules: nothing that a running box could not do.
+/// Another spelling of the same, and other rules: a running box can take over both.
 #[test]
 fn another_spelling_is_no_difference_and_neither_are_rules() {
     for change in [

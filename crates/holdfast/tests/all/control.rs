@@ -32,10 +32,10 @@ use tonic::transport::{Channel, Endpoint};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What the box runs.
+/// The configuration that the box runs.
 const CONFIGURATION: &str = "cluster: a\nports: { x: { device: d, address: 10.0.0.1/24 } }\nchains: { c: { functions: [forward] }, d: { functions: [forward] } }\nrules: [{ chain: c }]\n";
 
-/// A directory of the test's own, gone with it.
+/// A directory of the test's own, removed with this value.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -93,7 +93,7 @@ fn flow(port: u16) -> Flow {
     }
 }
 
-/// As a runtime looks for it.
+/// True if the filter selects the flow. A runtime decides it in the same way.
 fn is_meant(flow: &Flow, filter: &str) -> bool {
     let end = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
     let (source, destination) = (end(&flow.source), end(&flow.destination));
@@ -109,12 +109,12 @@ fn is_meant(flow: &Flow, filter: &str) -> bool {
 }
 
 impl Box {
-    /// `steps` is what each trace yields, once.
+    /// Starts a box in which each trace yields `steps` steps, once.
     fn start(steps: usize) -> Box {
         Box::start_with(steps, 5)
     }
 
-    /// With so many flows.
+    /// Starts a box with so many flows.
     fn start_with(steps: usize, flows: u32) -> Box {
         let scratch = Scratch::new();
         let path = scratch.socket();
@@ -131,7 +131,7 @@ impl Box {
         };
         let server = control::listen_and_stop(&path, requests, count(&wakes), count(&stops));
         let server = server.unwrap_or_else(|failure| panic!("{failure}"));
-        // Ends when the server and its clients' threads have.
+        // Ends when the threads of the server and its clients have ended.
         std::thread::spawn(move || {
             let mut pending: Vec<(u32, TraceStep)> = Vec::new();
             let (mut version, mut running) = (1, CONFIGURATION.to_owned());
@@ -146,7 +146,8 @@ impl Box {
                         });
                     }
                     Request::Flows { limit, at, filter, answer } => {
-                        // As from a table of which some is walked at a time.
+                        // Answers in pieces, as from a table that is walked some flows at
+                        // a time.
                         let first = at.map_or(0, |place: ListCursor| place.slot);
                         let end = flows.min(first + limit.min(300));
                         let peer = Peer { node: NodeId::new(16), incarnation: 1 };
@@ -159,7 +160,7 @@ impl Box {
                     Request::Trace { count, answer, .. } => {
                         let _ = traced.send(count);
                         let packets = steps.min(count as usize) as u64;
-                        // The last one is told of first.
+                        // The last packet is reported first.
                         let step = |packet| TraceStep {
                             packet,
                             node: 1,
@@ -249,7 +250,7 @@ impl Box {
     }
 }
 
-/// See [`Box::by_hand`]. What it has opened ends with it.
+/// The client of [`Box::by_hand`]. Its connection and calls end with it.
 struct ByHand {
     runtime: Runtime,
     api: ControlClient<Channel>,
@@ -275,7 +276,7 @@ fn progress(moved: u64, done: bool) -> Progress {
     Progress { runtime: 16, moved, had: Some(600_000), done, took_us: 1, ..Progress::default() }
 }
 
-/// Asks again until it is so.
+/// Asks again until the condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -393,9 +394,9 @@ fn the_socket_is_its_owners_only_and_goes_with_the_box() {
     assert_eq!(gone.code, exit::UNAVAILABLE);
 }
 
-/// The socket's whole directory is removed under a box: at the next look it is there
-/// again, said once; a second box is refused before and after. A file in its place is
-/// left alone, said once.
+/// The socket's whole directory is removed under a box. At the next look the socket is
+/// made again, and this is reported once. A second box is refused before and after. A
+/// file in the socket's place is left alone, and reported once.
 #[test]
 fn a_removed_socket_is_made_again_and_its_name_stays_taken() {
     let mut running = Box::start(0);
@@ -427,8 +428,8 @@ fn a_removed_socket_is_made_again_and_its_name_stays_taken() {
     assert!(!directory.exists(), "what it made is gone");
 }
 
-/// Another box gets the lock while nobody looks: the first one says who it is, and does
-/// not take the socket back.
+/// Another box gets the lock between two looks. The first box reports that box's process,
+/// and does not take the socket back.
 #[test]
 fn a_name_that_another_box_has_got_is_left_to_it() {
     let mut running = Box::start(0);
@@ -515,8 +516,8 @@ fn garbage_is_shut_out() {
     assert_eq!(running.client().status().unwrap().protected(), Protected::Yes);
 }
 
-/// Calls that the box does not have, and messages that are none, are refused; the
-/// connection goes on.
+/// Calls that the box does not have, and messages that cannot be decoded, are refused;
+/// the connection goes on.
 #[test]
 fn what_is_no_call_is_refused() {
     let running = Box::start(0);
@@ -612,7 +613,7 @@ fn a_trace_comes_step_by_step_and_says_when_it_is_over() {
 /// The effect of new rules on flows, as the table has it.
 const NEW: &str = "for flows that begin from now on";
 
-/// Another set of rules, tried first and then applied, then applied again: the loop is
+/// Another set of rules is tried first, then applied, then applied again. The loop is
 /// told once, and every answer says what it means.
 #[test]
 fn rules_are_applied_once_and_a_trial_applies_nothing() {
@@ -656,8 +657,9 @@ fn rules_are_applied_once_and_a_trial_applies_nothing() {
     assert!(running.applied.try_recv().is_err(), "there was nothing to apply");
 }
 
-/// Rules that are right together with a port that is not the box's: all differences are
-/// named, and the rules stay as they are. So with a file that is wrong in itself.
+/// Rules that are right come together with a port that is not the box's. All differences
+/// are named, and the rules stay as they are. A file that is wrong in itself changes
+/// nothing either.
 #[test]
 fn what_cannot_be_applied_is_refused_as_a_whole() {
     let running = Box::start(0);
@@ -697,8 +699,8 @@ fn what_cannot_be_applied_is_refused_as_a_whole() {
     assert!(running.applied.try_recv().is_err());
 }
 
-/// A configuration of some megabytes is one long message; what is longer than a
-/// configuration can be is refused.
+/// A configuration of some megabytes is one long message. A message longer than any
+/// configuration is refused.
 #[test]
 fn a_long_configuration_is_read() {
     let running = Box::start(0);

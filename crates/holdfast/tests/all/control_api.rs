@@ -1,6 +1,6 @@
-//! The control API over the loopback, with real certificates: clients that may, clients
-//! that may not, and clients that are none. The packet loop is a thread that answers from
-//! a script.
+//! The control API over the loopback, with real certificates: clients that are allowed
+//! in, clients that are not, and peers that speak another protocol. The packet loop is a
+//! thread that answers from a script.
 
 use holdfast::config::{self, ControlEntry};
 use holdfast::control::Limits;
@@ -45,11 +45,11 @@ hosts: { left: { fabric: f }, right: { fabric: f } }
 control: { listen: 127.0.0.1:7443, tls: tls }
 ";
 
-/// A box with both doors, and a loop behind them.
+/// A box with a local socket and a control API, and a loop behind them.
 struct Box {
     server: Option<Server>,
     address: SocketAddr,
-    /// What the loop was asked to change, and traces' counts.
+    /// The changes that the loop was asked for, and the counts of traces.
     asked: Receiver<String>,
     socket: PathBuf,
     // Dropped last.
@@ -134,8 +134,8 @@ fn progress(moved: u64, had: Option<u64>) -> Progress {
     Progress { runtime: 16, moved, had, done: moved == 3, took_us: 1500, ..Progress::default() }
 }
 
-/// The runtime whose flows keep the loop so busy that questions about them are late, or
-/// come before it has been begun.
+/// The runtime whose flows keep the loop so busy that questions about its drain are late,
+/// or come before the drain has begun.
 const BUSY: NodeId = NodeId::new(20);
 
 /// A runtime that serves no flows.
@@ -257,7 +257,7 @@ impl Box {
             .unwrap();
         let address = server.remote_address().unwrap();
         let file = scratch.path().join("edge.yaml").display().to_string();
-        // Ends when the server and its clients' threads have.
+        // Ends when the threads of the server and its clients have ended.
         std::thread::spawn(move || {
             answer_from_a_script(asked, &file, |text| drop(telling.send(text)))
         });
@@ -289,7 +289,7 @@ impl Box {
         self.asked.recv_timeout(LIMIT).expect("the loop is asked")
     }
 
-    /// How often the control API has refused somebody for this reason.
+    /// How often the control API has refused a client for this reason.
     fn refused(&self, reason: &str) -> u64 {
         self.local()
             .status()
@@ -312,7 +312,7 @@ impl Box {
         stream
     }
 
-    /// Somebody takes a seat and keeps it, following a trace.
+    /// A client takes a seat and keeps it by following a trace.
     fn hold_a_seat(&self, name: &str) -> HeldSeat {
         let (stay, leave) = channel::<()>();
         let client = self.client(name);
@@ -327,27 +327,27 @@ impl Box {
         HeldSeat { stay, trace }
     }
 
-    /// After whatever was done to it, the box answers who may ask.
+    /// Checks that the box, whatever was done to it, still answers a client that may ask.
     fn still_answers(&self) {
         assert_eq!(self.client("wall").status().unwrap().protected(), Protected::ReSynchronising);
     }
 }
 
-/// See [`Box::hold_a_seat`].
+/// The seat of [`Box::hold_a_seat`].
 struct HeldSeat {
     stay: Sender<()>,
     trace: JoinHandle<Result<u64, Failure>>,
 }
 
 impl HeldSeat {
-    /// It is given back.
+    /// Gives the seat back.
     fn end(self) {
         drop(self.stay);
         assert_eq!(refusal(self.trace.join().unwrap()).message, "enough");
     }
 }
 
-/// Waits for what comes soon, whenever that is.
+/// Waits until the condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     holdfast_lab::until(what, LIMIT, &Interrupt::default(), || Ok(is_so().then_some(()))).unwrap();
 }
@@ -383,7 +383,7 @@ fn by_hand(trusted: &Path, shown: Option<&Path>) -> ClientConfig {
 /// Reads until the box has closed the connection.
 fn is_closed(mut stream: impl Read) {
     let mut bytes = [0; 4096];
-    // An error is an end too, but not that nothing came in time.
+    // An error is an end too, but a time-out of the read is not.
     let end = loop {
         match stream.read(&mut bytes) {
             Ok(0) => break Ok(()),
@@ -397,7 +397,7 @@ fn is_closed(mut stream: impl Read) {
     );
 }
 
-/// Both doors lead to the same answers.
+/// The control API and the local socket give the same answers.
 #[test]
 fn an_operator_is_told_what_the_local_socket_tells() {
     let running = Box::start();
@@ -438,7 +438,8 @@ fn an_operator_is_told_what_the_local_socket_tells() {
     assert_eq!(trace(&there, "tpc"), trace(&here, "tpc"));
 }
 
-/// Orders are told of until they are done, and reach the loop as the local socket's do.
+/// The progress of orders is reported until they are done, and orders reach the loop as
+/// the local socket's do.
 #[test]
 fn an_operator_moves_drains_restores_applies_and_stops() {
     let running = Box::start();
@@ -495,8 +496,8 @@ fn an_operator_moves_drains_restores_applies_and_stops() {
 }
 
 /// A box that drains very many flows neither says in time that it has begun nor always
-/// how far it is. Whoever watches sees how far it is all the same, at either door, and
-/// asks for the drain once.
+/// how far it is. A client that watches sees the progress all the same, through the API
+/// and the local socket, and asks for the drain once.
 #[test]
 fn a_busy_box_is_drained_as_any() {
     let running = Box::start();
@@ -510,8 +511,8 @@ fn a_busy_box_is_drained_as_any() {
     }
 }
 
-/// A viewer looks; what changes something is refused, counted, and never reaches the
-/// loop. A host is no operator.
+/// A viewer only looks. A call that changes something is refused, counted, and never
+/// reaches the loop. A host is no operator.
 #[test]
 fn who_may_only_look_changes_nothing() {
     let running = Box::start();
@@ -540,8 +541,7 @@ fn who_may_only_look_changes_nothing() {
     assert!(running.asked.try_recv().is_err(), "nothing of it reached the loop");
 }
 
-/// A certificate of the right authority that says nothing of what its holder may do opens
-/// nothing.
+/// A certificate of the right authority that names no role of its holder opens nothing.
 #[test]
 fn a_certificate_without_a_role_is_told_so() {
     let running = Box::start();
@@ -567,8 +567,8 @@ fn a_certificate_without_a_role_is_told_so() {
     assert!(failure.message.contains("viewer, operator, host"), "{failure}");
 }
 
-/// Whoever has no certificate, or one that is not good, is refused in the handshake and
-/// counted under what was wrong.
+/// A client without a certificate, or with one that is not good, is refused in the
+/// handshake and counted under the reason.
 #[test]
 fn certificates_that_are_not_good_are_refused() {
     let running = Box::start();
@@ -603,7 +603,7 @@ fn certificates_that_are_not_good_are_refused() {
     running.still_answers();
 }
 
-/// The command says what is wrong and whose it is, with the exit code that scripts look
+/// The command says what is wrong and on which side, with the exit code that scripts look
 /// at.
 #[test]
 fn a_client_says_why_it_is_not_heard() {
@@ -669,7 +669,8 @@ fn a_client_says_why_it_is_not_heard() {
     }
 }
 
-/// Bytes that are no TLS, and bytes that are no HTTP/2 inside of it.
+/// Bytes that are no TLS, and bytes inside TLS that are no HTTP/2, are refused and
+/// counted.
 #[test]
 fn garbage_is_refused_and_counted() {
     let running = Box::start();
@@ -713,13 +714,13 @@ fn a_message_has_a_limit() {
     let failure = refusal(client.apply("f".into(), text, true));
     assert!(failure.code == exit::NEGATIVE && failure.message.contains("too large"), "{failure}");
     running.still_answers();
-    // The longest that is a configuration by its length comes through.
+    // The longest text that a configuration may have comes through.
     let text = "#".repeat(MAX_FILE);
     assert!(matches!(client.apply("f".into(), text, true), Ok(Reply::Refused(_))));
 }
 
-/// Clients that begin a handshake and do not go on keep others of their address out for
-/// so long, and nobody else; then they are cut off.
+/// Clients that begin a handshake and do not go on keep out other clients of their own
+/// address only, until the box cuts the slow clients off.
 #[test]
 fn slow_clients_take_their_places_and_no_more() {
     let limits = Limits { handshakes_per_address: 3, handshake: LIMIT, ..Limits::default() };
@@ -747,8 +748,8 @@ fn slow_clients_take_their_places_and_no_more() {
     until("it was too slow", || impatient.refused("handshake_too_slow") == 1);
 }
 
-/// Who has a certificate takes a place too, and gives it back; who then says nothing
-/// loses it.
+/// A client with a certificate takes a place too, and gives it back. A client that then
+/// says nothing loses its place.
 #[test]
 fn connections_have_a_limit_and_an_end() {
     let limits = Limits { connections: 2, ..Limits::default() };
@@ -774,7 +775,7 @@ fn connections_have_a_limit_and_an_end() {
     until("it was idle", || impatient.refused("idle") >= 1);
 }
 
-/// Calls have seats; one that waits for packets keeps its own until its client goes.
+/// Calls have seats. A call that waits for packets keeps its seat until its client goes.
 #[test]
 fn calls_have_a_limit() {
     let limits = Limits { calls: 1, ..Limits::default() };
@@ -788,7 +789,7 @@ fn calls_have_a_limit() {
     until("the seat is free", || running.client("wall").status().is_ok());
 }
 
-/// Viewers that have taken every seat that they get keep no operator out.
+/// Viewers that have taken all seats that viewers can get keep no operator out.
 #[test]
 fn an_operator_finds_a_seat() {
     let limits = Limits { calls: 2, ..Limits::default() };
@@ -800,8 +801,8 @@ fn an_operator_finds_a_seat() {
     held.end();
 }
 
-/// A host gets the configuration and what it names beside itself, under its own name
-/// only.
+/// A host gets the configuration and the files that it names by paths from its own
+/// directory, under the host's own name only.
 #[test]
 fn a_host_joins_under_its_own_name() {
     let running = Box::start();
@@ -880,7 +881,7 @@ fn certificates_are_read_again() {
     assert_eq!(running.refused("certificate_refused"), 1);
 }
 
-/// When the box ends, clients see an end.
+/// Clients see an end when the box ends.
 #[test]
 fn nobody_listens_when_the_box_has_ended() {
     let mut running = Box::start();

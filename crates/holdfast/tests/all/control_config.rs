@@ -15,7 +15,7 @@ fn listens(plan: &Plan, host: u16) -> Option<String> {
     plan.control_of(host).map(|entry| entry.listen.to_string())
 }
 
-/// The forms that there are: a directory or files, beside the configuration; a port or
+/// All forms of the section: a directory or files, beside the configuration; a port or
 /// the usual one.
 #[test]
 fn a_section_is_read_with_all_that_it_leaves_out() {
@@ -55,7 +55,7 @@ fn hosts_have_addresses_of_their_own() {
     );
 }
 
-/// What is wrong is said with its place and what would be right.
+/// A mistake is shown at its place, with what would be right.
 #[test]
 fn mistakes_have_their_place() {
     let cases = [
@@ -151,8 +151,8 @@ fn files_are_looked_at_where_they_are_named() {
     assert!(look().unwrap_err().contains("there is no key in it"));
 }
 
-/// A running box listens where it does: another address or certificate takes a restart,
-/// and it is said where.
+/// A running box goes on listening where it does. Another address or certificate takes a
+/// restart, and the message names the place.
 #[test]
 fn another_address_takes_a_restart() {
     let hosts = |x: &str| {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A coordinator that is only started again.
+/// Enough for a coordinator that is only started again.
 const BACK: Duration = Duration::from_secs(3);
 
 fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -234,9 +234,9 @@ fn while_etcd_is_away_the_box_lives_on() {
     assert!(said.contains("etcd does not answer") && said.contains("etcd answers again"), "{said}");
 }
 
-/// Two boxes share a prefix, as on two hosts: one leads, the other waits and says for
-/// whom. The first is killed whole: the other leads when the lease is over, and none of
-/// its runtimes is called as one of the first.
+/// Two boxes share a prefix, as on two hosts: one leads, and the other waits and says for
+/// which box. The first is killed whole. The other leads when the lease is over, and none
+/// of its runtimes is called as one of the first.
 #[test]
 fn a_second_box_waits_for_its_turn() {
     let world = World::new();
@@ -270,7 +270,7 @@ fn a_second_box_waits_for_its_turn() {
     second.stop();
 }
 
-/// The log in etcd is somebody else's: the box says what lies where, and does not begin.
+/// The log in etcd has foreign data: the box says what lies where, and does not begin.
 #[test]
 fn a_log_that_is_none_is_named() {
     let world = World::new();

@@ -20,8 +20,8 @@ fn etcd(section: &str) -> config::Etcd {
         .unwrap()
 }
 
-/// Endpoints in every form that is one; what is left out has its value, and files lie
-/// beside the configuration.
+/// Endpoints are read in every form that there is. A setting that is left out has its
+/// default, and files lie beside the configuration.
 #[test]
 fn a_section_is_read_with_all_that_it_leaves_out() {
     let short = etcd(
@@ -46,7 +46,8 @@ fn a_section_is_read_with_all_that_it_leaves_out() {
     );
 }
 
-/// With hosts there is a candidate on each: none of them is the first but by its name.
+/// With etcd the hosts elect their coordinator, so they are only in the order of their
+/// names.
 #[test]
 fn hosts_elect_their_coordinator() {
     let section = "hosts: { z: { fabric: e0 }, x: { fabric: e0, coordinator: false }, y: { fabric: e0 } }\nstate: /s\netcd: { endpoints: [http://a] }\n";
@@ -58,7 +59,7 @@ fn hosts_elect_their_coordinator() {
     assert!(plan.etcd.is_some());
 }
 
-/// What is wrong is said with its place and what would be right.
+/// A mistake is shown at its place, with what would be right.
 #[test]
 fn mistakes_have_their_place() {
     let cases = [
@@ -112,8 +113,8 @@ fn mistakes_have_their_place() {
     }
 }
 
-/// A running box keeps its etcd: another one, or none, takes a restart, and it is said
-/// where.
+/// A running box keeps its etcd. Another etcd, or none, takes a restart, and the message
+/// names the place.
 #[test]
 fn another_etcd_takes_a_restart() {
     let read = |section: &str| {

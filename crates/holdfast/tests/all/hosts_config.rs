@@ -19,7 +19,7 @@ const THREE: &str = "state: /s\nhosts:
   beta:  { fabric: f0 }
   gamma: { fabric: f1, coordinator: true, serves: false, runtimes: false }\n";
 
-/// What is wrong is said with its place and what would be right.
+/// A mistake is shown at its place, with what would be right.
 #[test]
 fn mistakes_have_their_place() {
     let cases = [
@@ -155,7 +155,7 @@ fn hosts_are_numbered_from_the_coordinators() {
     assert_eq!(roles, [(false, false), (true, true), (true, true)]);
 }
 
-/// Of several hosts each has to be told which one it is, and a slip of the pen is
+/// If there are several hosts, each has to be told which one it is. A misspelt name is
 /// answered with the names that there are.
 #[test]
 fn a_host_must_be_named_where_there_are_several() {
@@ -185,7 +185,7 @@ fn the_only_host_needs_no_name_and_has_none() {
     );
 }
 
-/// On a host that serves no port there is none to open.
+/// A host that serves no port has none to open.
 #[test]
 fn a_host_has_its_own_ports_and_one_that_serves_none_has_none() {
     let ports_of = |number| {

@@ -54,7 +54,7 @@ impl Folder {
     }
 }
 
-/// Exit code, and what was said on both ways.
+/// Exit code, and the output of both streams.
 fn said(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_holdfast"))
         .args(arguments)
@@ -64,7 +64,7 @@ fn said(arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(text).expect("it writes UTF-8"))
 }
 
-/// A key is made, and a second one behind it: only the owner can read them, and a file
+/// A key is made, and a second one behind it. Only the owner can read them, and a file
 /// that is there is not overwritten.
 #[test]
 fn keygen_makes_keys_that_only_their_owner_can_read() {
@@ -94,8 +94,8 @@ fn keygen_makes_keys_that_only_their_owner_can_read() {
     assert_eq!(folder.keygen(&["--add"]).0, Some(1), "a ring has eight keys");
 }
 
-/// What is wrong with the file of keys is said at the place that names it, with what to
-/// do, and without a word of the file.
+/// A mistake in the file of keys is shown at the place that names the file, with the
+/// remedy, and without a word of the file.
 #[test]
 fn a_wrong_file_of_keys_is_shown_where_it_is_named() {
     let folder = Folder::new();
@@ -107,7 +107,8 @@ fn a_wrong_file_of_keys_is_shown_where_it_is_named() {
             folder.path("box.yaml").display()
         );
         assert!(text.contains(&place), "{text}\n{place}");
-        // A box does not start with it either, and the file by itself is right.
+        // A box does not start with the file either, and the configuration by itself is
+        // right.
         let control = folder.path("box.sock");
         let configuration = folder.path("box.yaml");
         let (code, text) =
@@ -134,7 +135,7 @@ fn a_wrong_file_of_keys_is_shown_where_it_is_named() {
     expect(format!("`{key}` is no regular file: `holdfast keygen FILE` makes one with a key"));
 }
 
-/// The box; it does not outlive the test.
+/// The box, which ends with the test.
 struct Running {
     child: Child,
     words: BufReader<std::process::ChildStderr>,
@@ -217,7 +218,7 @@ fn swap_lines(file: &Path) {
 }
 
 /// A box with a key changes it while it runs: the next key is added, becomes the current
-/// one, and the old one goes. The same processes go on, nobody is taken for dead, and a
+/// one, and the old one goes. The same processes go on, none is taken for dead, and a
 /// runtime that is killed afterwards comes back with the new key. No process shows a key.
 #[test]
 fn a_box_changes_its_key_while_it_runs() {
@@ -244,7 +245,7 @@ fn a_box_changes_its_key_while_it_runs() {
     let new = fs::read_to_string(folder.key()).unwrap().lines().next().unwrap().to_owned();
     fs::write(folder.key(), format!("{new}\n")).unwrap();
     assert!(running.hang_up().contains("key 2 is the current one of 1"));
-    // Who did not have the new key would be silent now.
+    // A process without the new key would be silent now.
     let changed = Instant::now();
     while changed.elapsed() < SEVERAL_DETECTIONS {
         assert_eq!(runtimes(&running.status()), runtimes(&before), "the same processes serve");

@@ -1,5 +1,5 @@
-//! A box whose manager is killed: the guard begins its next life, and everybody else
-//! lives on. Without devices; traffic is in the end-to-end tests.
+//! A box whose manager is killed: the guard begins its next incarnation, and all other
+//! processes live on. The box has no devices; traffic is in the end-to-end tests.
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A running box in a folder of its own. It does not outlive the test.
+/// A running box in a folder of its own. The box ends with the test.
 struct Running {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -30,8 +30,8 @@ impl Drop for Running {
     }
 }
 
-/// A box that reads a capture with a datagram for each of so many flows whenever its
-/// ports are opened.
+/// Writes the configuration of a box, and a capture with a datagram for each of so many
+/// flows. The box reads the capture whenever its ports are opened.
 fn configuration(folder: &Path, flows: u16) -> PathBuf {
     let text = format!(
         "cluster: lives\nports:\n  inside:  {{ device: \"pcap:{0}/in.pcap\", address: 10.0.0.1/24 }}\n  \
@@ -92,8 +92,8 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).expect("a process"), signal).expect("it is there");
 }
 
-/// When a process began, in the kernel's count: tells it from another one with its
-/// number. None once it has ended.
+/// The time when a process began, in the kernel's count: it tells the process from
+/// another one with the same number. `None` once the process has ended.
 fn born(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
@@ -146,7 +146,7 @@ impl Running {
         self.folder.path().join("run/box.sock")
     }
 
-    /// None while nobody answers.
+    /// The box's status. `None` while no box answers.
     fn status(&self) -> Option<Value> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         let output = command
@@ -172,8 +172,8 @@ impl Running {
         .1
     }
 
-    /// Waits until the box calls itself protected and its runtimes what they were: node,
-    /// incarnation, process.
+    /// Waits until the box calls itself protected and has two runtimes, and checks that
+    /// no failover is reported. Returns node, incarnation and process of each runtime.
     fn whole(&self) -> Vec<(u64, u64, u64)> {
         let whole = || {
             let status = self.status().filter(|status| status["protected"] == "yes")?;
@@ -192,7 +192,7 @@ impl Running {
         until("the box is whole", whole)
     }
 
-    /// Everybody but the manager, with when they were born.
+    /// All processes but the manager, with the times when they began.
     fn others(&self) -> Vec<(String, u32, Option<String>)> {
         let all = children(self.child.id()).into_iter().filter(|(role, _)| role != "manager");
         all.map(|(role, pid)| (role, pid, born(pid))).collect()
@@ -214,7 +214,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end. Nothing more was said to whoever waits for `ready`.
+    /// Waits for the end, and checks that the box has printed nothing after `ready`.
     fn end(&mut self) -> ExitStatus {
         let mut rest = String::new();
         self.said.read_to_string(&mut rest).expect("it is closed");
@@ -233,9 +233,9 @@ impl Running {
     }
 }
 
-/// The manager is killed, twice: the guard says so and begins its next life, which
-/// answers at the same socket; the coordinator and the runtimes are the processes that
-/// they were. Then the box is stopped as ever, and nothing is left.
+/// The manager is killed, twice. The guard says so and begins its next incarnation, which
+/// answers at the same socket. The coordinator and the runtimes are the same processes as
+/// before. The box is stopped as ever afterwards, and nothing is left.
 #[test]
 fn everybody_else_outlives_the_manager() {
     let mut running = Running::start();
@@ -270,9 +270,9 @@ fn everybody_else_outlives_the_manager() {
     );
 }
 
-/// A hundred flows go through a NAT. The manager's next life opens the capture anew, so
-/// each flow's datagram comes again: it leaves, once, and with the port that the flow
-/// had, because switch and runtimes still know it.
+/// A hundred flows go through a NAT. The manager's next incarnation opens the capture
+/// anew, so each flow's datagram comes again. The datagram leaves once, with the port
+/// that the flow had, because switch and runtimes still know the flow.
 #[test]
 fn flows_keep_their_ports() {
     const FLOWS: usize = 100;
@@ -283,15 +283,15 @@ fn flows_keep_their_ports() {
     for incarnation in [1, 2, 3] {
         running.whole();
         let manager = running.manager(incarnation);
-        // Whatever leaves after this has come to a later life.
+        // Every datagram that leaves after this has come to a later incarnation.
         fs::remove_file(folder.join("out.pcap")).expect("it is there");
         signal(manager, Signal::KILL);
         assert_eq!(until("every datagram has left again", all), before);
     }
 }
 
-/// Rules are applied, and the manager dies: the next life goes by them, and knows the
-/// file that they are from.
+/// Rules are applied, and the manager dies: the next incarnation goes by them, and knows
+/// the file that they are from.
 #[test]
 fn applied_rules_outlive_the_manager() {
     let running = Running::start();
@@ -332,8 +332,8 @@ fn applied_rules_outlive_the_manager() {
     assert_eq!(rules(), Some(applied), "the file says what is in force already");
 }
 
-/// A process that ends while there is no manager: the next life learns of it, and buries
-/// it.
+/// A process ends while there is no manager: the next incarnation of the manager learns
+/// of it, and buries it.
 #[test]
 fn a_death_without_a_manager_is_noticed() {
     let running = Running::start();
@@ -349,7 +349,7 @@ fn a_death_without_a_manager_is_noticed() {
     assert_eq!(running.role("manager").map(|(life, _)| life), Some(2));
 }
 
-/// A manager that stands still is ended by the guard, and its next life begins.
+/// A manager that stands still is ended by the guard, and its next incarnation begins.
 #[test]
 fn a_manager_that_hangs_is_ended() {
     let mut running = Running::start();
@@ -361,8 +361,8 @@ fn a_manager_that_hangs_is_ended() {
     assert_eq!(running.others(), before);
 }
 
-/// A manager that is killed again and again, each time as soon as it is there: the next
-/// one comes after a pause, and the others wait for it.
+/// A manager is killed again and again, each time as soon as it is there. The next one
+/// comes after a pause, and the others wait for it.
 #[test]
 fn a_manager_that_keeps_dying_is_started_again() {
     let mut running = Running::start();
@@ -382,7 +382,7 @@ fn a_manager_that_keeps_dying_is_started_again() {
     assert_eq!(running.child.try_wait().expect("it is our child"), None);
 }
 
-/// The guard is killed: the kernel ends everybody.
+/// The guard is killed: the kernel ends all its processes.
 #[test]
 fn nobody_outlives_the_guard() {
     let mut running = Running::start();
@@ -395,8 +395,8 @@ fn nobody_outlives_the_guard() {
     }
 }
 
-/// A second box with the same socket is told of the first, by the process that one would
-/// stop; the first goes on.
+/// A second box with the same socket is told of the first box, by the process that would
+/// have to be stopped. The first box goes on.
 #[test]
 fn a_second_box_is_told_of_the_first() {
     let running = Running::start();

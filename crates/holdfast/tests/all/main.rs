@@ -1,4 +1,4 @@
-//! What the daemon and its commands do, seen from outside: one program, so that the
+//! The daemon and its commands, seen from outside, in a single program, so that the
 //! daemon's library is linked once.
 
 mod bfd_config;

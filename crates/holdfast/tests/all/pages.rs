@@ -19,7 +19,7 @@ fn read(page: &str) -> String {
     std::fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
-/// All files below `folder` whose names end so, by their paths from the root.
+/// All files below `folder` whose names end with `end`, by their paths from the root.
 fn below(folder: &str, end: &str, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
         let entry = entry.expect("an entry");
@@ -77,7 +77,7 @@ struct Block {
     /// The line in which it begins.
     line: usize,
     text: String,
-    /// The page that was named as its frame last above it.
+    /// The page that the last frame comment above the block names.
     frame: Option<String>,
 }
 
@@ -184,7 +184,7 @@ fn every_configuration_on_a_page_is_right() {
     );
 }
 
-/// A mistake in a block, whole or not, is found; so the test above can fail.
+/// A mistake in a block, whole or not, is found, so the test above can fail.
 #[test]
 fn a_mistake_on_a_page_is_found() {
     let frame = first_whole("README.md");

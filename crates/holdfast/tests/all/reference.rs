@@ -32,7 +32,7 @@ struct Reference<'a> {
     text: String,
 }
 
-/// Breaks the text into lines. Those behind the first begin with `indent`.
+/// Breaks the text into lines. All but the first begin with `indent`.
 fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -165,7 +165,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The sections of all maps that were named, and of those that these name.
+    /// Writes the sections of all maps that were named, and of the maps that these name.
     fn sections(&mut self) {
         while !self.waiting.is_empty() {
             let (name, path) = self.waiting.remove(0);

@@ -1,4 +1,4 @@
-//! `switches`: the ports divided among several.
+//! The section `switches`, which divides the ports among several switches.
 
 use holdfast::config::{self, Plan};
 use holdfast_wire::NodeId;
@@ -28,7 +28,7 @@ switches:
   west: { ports: [lan-w, wan-w], host: right }
 ";
 
-/// A mistake: the line from where it is, and what is said.
+/// A mistake: the line from the mistake's place on, and the message.
 fn said(text: &str) -> (String, String) {
     let mistake = config::read("edge.yaml", text).expect_err("a mistake");
     (mistake.text.chars().skip(mistake.column - 1).collect(), mistake.message)
@@ -38,8 +38,8 @@ fn read(text: &str) -> Plan {
     config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"))
 }
 
-/// A port has its number among those of its switch, and a zone means those of its ports
-/// that are the chain's switch's. A name without any is a mistake.
+/// A port has its number among those of its switch. In a chain, a zone means those of its
+/// ports that are the chain's switch's. A zone without any such port is a mistake.
 #[test]
 fn zones_are_each_switchs_own() {
     let zoned =
@@ -72,7 +72,7 @@ fn zones_are_each_switchs_own() {
 }
 
 /// Each switch has an edge of its own: its ports, counted from 0, the routes by them, and
-/// the addresses of its chains. One network may be at ports of both.
+/// the addresses of its chains. The same network may be at ports of both switches.
 #[test]
 fn each_switch_has_its_own_ports_routes_and_addresses() {
     let plan = read(FILE);
@@ -95,7 +95,7 @@ fn each_switch_has_its_own_ports_routes_and_addresses() {
         [NodeId::switch(0), NodeId::switch(1)]
     );
     let places = plan.hosts_config();
-    // The coordinator's host is the first.
+    // The coordinator's host has number 0.
     assert_eq!(
         places.switches.iter().map(|place| place.host).collect::<Vec<_>>(),
         [Some(1), Some(2)]
@@ -106,7 +106,7 @@ fn each_switch_has_its_own_ports_routes_and_addresses() {
     );
 }
 
-/// Without `switches` there is one, which has everything.
+/// Without `switches` there is a single switch, which has everything.
 #[test]
 fn without_them_there_is_one() {
     let one = FILE
@@ -246,7 +246,7 @@ fn mistakes_say_what_would_be_right() {
     );
 }
 
-/// What cannot be changed while the box runs is named.
+/// A change that takes a restart is named.
 #[test]
 fn they_are_changed_by_a_restart_only() {
     let running = read(FILE);

@@ -1,5 +1,5 @@
-//! DPDK ports over DPDK's virtual devices: what is sent is what comes, every buffer
-//! returns, and what cannot be opened says why.
+//! DPDK ports over DPDK's virtual devices: frames arrive as they were sent, every buffer
+//! returns, and a port that cannot be opened says why.
 #![cfg_attr(not(holdfast_dpdk), allow(dead_code, unused_imports))]
 
 use holdfast_io::port::{self, Port, PortError};
@@ -27,8 +27,8 @@ fn send(port: &mut dyn Port, pool: &mut MemoryPool, frames: &[Vec<u8>]) {
     assert!(packets.is_empty());
 }
 
-/// Everything that is there. Virtual devices have what they will ever have; a few empty
-/// looks show the end.
+/// Takes all frames that are there. Virtual devices have all the frames that they will
+/// ever have; a few empty looks show the end.
 fn receive_all(port: &mut dyn Port, pool: &mut MemoryPool) -> Vec<Vec<u8>> {
     let (mut all, mut packets, mut empty) = (Vec::new(), Vec::new(), 0);
     while empty < 3 {
@@ -96,7 +96,7 @@ fn what_is_sent_into_a_ring_comes_back() {
         assert_eq!(receive_all(&mut *port, &mut pool), frames, "round {round}");
     }
     assert_eq!(port.drops().total(), 0);
-    // Those that lie ready for the next burst.
+    // The missing buffers lie ready for the next burst.
     assert_eq!(pool.total() - pool.free(), 48);
 }
 
@@ -144,14 +144,15 @@ fn frames_wait_in_the_device_while_there_are_no_buffers() {
     assert_eq!(port.drops().total(), 0);
 }
 
-/// A port reads one file and writes another: what was in the first comes, one frame that
-/// no buffer holds is counted, and once the port is closed the second has what was sent.
+/// A port reads one file and writes another. The frames of the first file come, and each
+/// frame that no buffer holds is counted. Once the port is closed the second file has
+/// what was sent.
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn a_capture_is_read_and_another_written() {
     let scratch = tempfile::tempdir().unwrap();
     let (input, output) = (scratch.path().join("in.pcap"), scratch.path().join("out.pcap"));
-    // The 5000 bytes are more than one of DPDK's buffers holds, too: it hands such a
+    // The 5000 bytes are more than one of DPDK's buffers holds, too: DPDK hands such a
     // frame over in pieces.
     let lengths = [60, 1514, LARGEST, LARGEST + 1, 5000, 61, 9];
     let came: Vec<Vec<u8>> =

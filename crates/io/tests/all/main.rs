@@ -1,5 +1,5 @@
-//! Ports and what processes share, on this machine. What DPDK does to a process is looked
-//! at in a program of its own, what threads share in another one under loom.
+//! Ports and what processes share, on this machine. A program of its own looks at what
+//! DPDK does to a process, and another one, under loom, at what threads share.
 
 mod dpdk;
 mod ports;

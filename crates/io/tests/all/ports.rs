@@ -96,9 +96,9 @@ fn captured(path: &Path) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A capture of somebody else's traffic comes in as if it had been sent here; what is
-/// transmitted is in the other file, and only that: questions for neighbours are
-/// answered, not written.
+/// A capture of foreign traffic comes in as if it had been sent here. The other file has
+/// what is transmitted, and only that: questions for neighbours are answered, not
+/// written.
 #[test]
 fn captures_come_in_and_go_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,8 +152,8 @@ fn captures_come_in_and_go_out() {
     assert_eq!(pool.free(), 256);
 }
 
-/// Files that are none, captures of something else, and captures that end in the middle:
-/// a message, or a counted drop.
+/// Files that are no captures, captures of something else, and captures that end in the
+/// middle: each gives a message, or a counted drop.
 #[test]
 fn captures_that_are_none_are_refused_or_counted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The part of the demo with three hosts, under `reinforce` with both standbys. One host
-//! is drained and restored under load, and the serving host is killed with all its
+//! The part of the demo with three hosts, under `reinforce` with both standbys. A host is
+//! drained and restored under load, and the serving host is killed with all its
 //! processes.
 
 use super::progress::Progress;

@@ -25,7 +25,7 @@ enum Contents {
     Datagrams { is_right: bool },
 }
 
-/// One action.
+/// A row of the table: an action, and its impact with and without protection.
 struct Row {
     action: String,
     protected: Impact,

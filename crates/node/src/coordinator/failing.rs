@@ -232,8 +232,8 @@ impl Coordinator {
         }
     }
 
-    /// A switch that has seen all of a recovery tells how many flows were not claimed. It
-    /// tells every incarnation of the coordinator; the first report counts.
+    /// A switch that has seen all of a recovery tells how many flows were not claimed.
+    /// The switch tells every incarnation of the coordinator; the first report counts.
     pub(super) fn note_unclaimed(&mut self, dead: Peer, switch: NodeId, flows: u64) {
         let known = self.failovers().find(|failover| failover.dead == dead);
         if known.is_some_and(|known| known.unclaimed.iter().all(|(other, _)| *other != switch)) {

@@ -3,15 +3,15 @@
 //!
 //! Theory of operation. A manager is *known* when it has told, in this incarnation of the
 //! coordinator, which processes it has; processes are started on known hosts only. The
-//! ports are divided among switches, most often a single one. One host serves the ports
-//! of a switch in a term ([`quorum`](crate::quorum)). The coordinator begins another term
-//! when the serving host is silent for a time-out, or says that it does not serve
-//! although it knows of the term. A switch is given to its configured host if that one
-//! may serve; otherwise to the host that serves the fewest. A switch does not move back
-//! before it must. Beats say how many of the ports have links that are up. A switch moves
-//! when another host has had more of them for a time-out, and at once from a host that
-//! ends as planned, or whose runtimes are all drained. A silent host is given up with all
-//! its processes.
+//! ports are divided among switches, most often a single one. In each term a single host
+//! serves the ports of a switch ([`quorum`](crate::quorum)). The coordinator begins
+//! another term when the serving host is silent for a time-out, or says that it does not
+//! serve although it knows of the term. A switch is given to its configured host if that
+//! one may serve; otherwise to the host that serves the fewest. A switch does not move
+//! back before it must. Beats say how many of the ports have links that are up. A switch
+//! moves when another host has had more of them for a time-out, and at once from a host
+//! that ends as planned, or whose runtimes are all drained. A silent host is given up
+//! with all its processes.
 //!
 //! A runtime is fenced where packets leave: by every manager that serves a switch,
 //! wherever the runtime's own host is, because each of them may have flows of it. The
@@ -293,8 +293,8 @@ impl Coordinator {
     }
 
     /// True if more than half of the hosts are heard, and the own host is connected to as
-    /// many, both ways. Otherwise this coordinator is cut off itself, and gives no
-    /// runtime up.
+    /// many, both ways. If not, this coordinator is cut off itself, and gives no runtime
+    /// up.
     pub(super) fn has_quorum(&self) -> bool {
         if !self.is_joined() {
             return true;

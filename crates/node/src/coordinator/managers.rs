@@ -2,8 +2,8 @@
 //! orders.
 //!
 //! A manager is told what has changed since it was told last. A new incarnation of one,
-//! or one that is heard again, is told everything. It says which processes live before
-//! anything else that it says is believed ([`Coordinator::present`]).
+//! or one that is heard again, is told everything. The manager says which processes live
+//! before anything else that it says is believed ([`Coordinator::present`]).
 
 use super::hosts::Known;
 use super::memory::{Entry, RuntimeSlot, Serving};

@@ -3,9 +3,9 @@
 //!
 //! Theory of operation (NFVactor: coordinator, fault tolerance). Runtimes report with
 //! every heartbeat. A runtime fails when its process ends (the host's manager tells at
-//! once) or when it is not heard for too long. Then, in this order: the manager lets
-//! nothing more out of it; everyone gets the view without it; the others are asked to
-//! recover their copies of its flows; when all have reported, the switch sweeps the
+//! once) or when it is not heard for too long. The recovery has this order: the manager
+//! lets nothing more out of it; everyone gets the view without it; the others are asked
+//! to recover their copies of its flows; when all have reported, the switch sweeps the
 //! unclaimed routes, and the dead runtime's part of every pool is free again. A new
 //! incarnation is started at once, or after a pause that doubles if it keeps dying. While
 //! its predecessor is being recovered, it is asked to recover too: others may have kept
@@ -265,8 +265,8 @@ impl Coordinator {
         coordinator
     }
 
-    /// The coordinator's next incarnation, from the log of the earlier ones. It starts
-    /// and gives up no runtime before the manager has told which live.
+    /// The coordinator's next incarnation, from the log of the earlier ones. The new
+    /// incarnation starts and gives up no runtime before the manager has told which live.
     ///
     /// # Errors
     /// If the log cannot be read, or was written for another configuration.

@@ -4,9 +4,9 @@
 //! (NFVactor: flow migration). A *drain* moves every flow of a runtime away while no new
 //! one comes, waits until all have arrived and no replica is left there, and ends its
 //! process. A runtime that fails meanwhile is recovered as ever. The log remembers which
-//! runtimes are leaving, and every request until its runtime has it. It does not remember
-//! which request of a drain is under way: a new incarnation of the coordinator asks for
-//! the rest.
+//! runtimes are leaving, and every request until its runtime has it. The log does not
+//! remember which request of a drain is under way: a new incarnation of the coordinator
+//! asks for the rest.
 
 use super::memory::Entry;
 use super::{Coordinator, MemberState};

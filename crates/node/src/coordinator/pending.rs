@@ -1,11 +1,11 @@
 //! Messages that wait until the log is kept, and then for room in their channels.
 //!
 //! A view is not stored when it is sent: the queue only notes that the receiver is to
-//! have the newest one. So if much happens in a turn, as when a thousand runtimes join,
-//! each receiver gets one view. The view keeps the place of the first note: a message
-//! behind it (a sweep, say) comes behind a view that says at least as much. The list of
-//! the dead for a switch's new incarnation is as new as its first view; otherwise a
-//! runtime that died in between would be in neither.
+//! have the newest one. If much happens in a turn, as when a thousand runtimes join, each
+//! receiver therefore gets a single view. The view keeps the place of the first note: a
+//! message behind it (a sweep, say) comes behind a view that says at least as much. The
+//! list of the dead for a switch's new incarnation is as new as its first view; otherwise
+//! a runtime that died in between would be in neither.
 
 use super::ledger::{Ledger, newer};
 use super::memory::Memory;

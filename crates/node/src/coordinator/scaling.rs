@@ -14,10 +14,10 @@
 //!   flows, gets some of them, if all runtimes have time for that. Clusters that do not
 //!   grow are levelled, too. Flows that an operator has moved stay.
 //!
-//! One change is made at a time, and none while a runtime fails, starts or leaves. Two
-//! rules keep a steady load from growing and shrinking a cluster in turn. The loads that
-//! make it grow and shrink lie far apart, and a cluster that had to grow soon after it
-//! had shrunk shrinks only after twice the time.
+//! A single change is made at a time, and none while a runtime fails, starts or leaves.
+//! Two rules keep a steady load from growing and shrinking a cluster in turn. The loads
+//! that make it grow and shrink lie far apart, and a cluster that had to grow soon after
+//! it had shrunk shrinks only after twice the time.
 //!
 //! The log remembers which places are spare, but not how far the help is: a new
 //! incarnation of the coordinator sees the load again.

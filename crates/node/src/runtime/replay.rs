@@ -2,10 +2,10 @@
 //!
 //! Theory of operation (REINFORCE: replay). With a flow's route comes the number of its
 //! packets in the switch's log. The protection says which of them the dead owner had
-//! processed since the copy that is here, and in which order: the *inputs*. They are
-//! asked for, some at a time, and go through the chain in that order. Their output does
-//! not leave, because it has left before. Packets behind the last input are as good as
-//! new; others before it were lost on their way to the dead owner, or are in the copy.
+//! processed since the copy that is here, and in which order: the *inputs*. The inputs
+//! are asked for, some at a time, and go through the chain in that order. Their output
+//! does not leave, because it has left before. Packets behind the last input are as good
+//! as new; others before it were lost on their way to the dead owner, or are in the copy.
 //! New packets of the flow wait at the switch until the replay is over, and any that
 //! arrive here wait in the parking lot. If an input is missing (the log died with the
 //! switch), the flow's state would lack changes that have been revealed: the flow is

@@ -115,7 +115,7 @@ fn no_two_are_sealed_alike() {
     assert_ne!(first[BODY..], second[BODY..]);
 }
 
-/// One bit is flipped: in each field, in the addresses, in the tag and in the sealed
+/// A single bit is flipped: in each field, in the addresses, in the tag and in the sealed
 /// bytes.
 #[test]
 fn a_flipped_bit_is_found_wherever_it_is() {

@@ -5,11 +5,12 @@
 //! service-chain rules name the chain, and the least loaded runtime becomes the owner.
 //! The route's epoch travels with every packet, so a runtime knows whether it still owns
 //! the flow. The reply key is learned from the first packet that the chain releases,
-//! before a reply can exist. When a runtime fails, packets of its flows wait here. They
-//! go on once a replica has claimed the route (under a new epoch, which fences the old
-//! owner), or the coordinator says that no replica will. A switch has nothing that would
-//! have to be saved: its next incarnation asks the runtimes ([`rebuild`]). Every packet
-//! is stamped with a time that never repeats and never goes back.
+//! before a reply can exist. When a runtime fails, packets of its flows wait here. The
+//! waiting packets go on once a replica has claimed the route (under a new epoch, which
+//! fences the old owner), or the coordinator says that no replica will. A switch has
+//! nothing that would have to be saved: its next incarnation asks the runtimes
+//! ([`rebuild`]). Every packet is stamped with a time that never repeats and never goes
+//! back.
 //!
 //! In: packets with their keys, messages, the time. Out: packets for runtimes, messages.
 //! Never: a look at a flow's state.

@@ -132,8 +132,8 @@ mod tests {
         FlowKey { source_port: port, ..FlowKey::default() }
     }
 
-    /// One report: marked and kept. Two: set aside, once, as it was kept. A third changes
-    /// nothing. Another packet is not concerned.
+    /// After one report the packet is marked and kept. After two it is set aside, once,
+    /// as it was kept. A third report changes nothing. Another packet is not concerned.
     #[test]
     fn the_second_time_sets_aside() {
         let mut pool = MemoryPool::new(4);

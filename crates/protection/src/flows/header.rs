@@ -148,8 +148,8 @@ impl ActorHeader {
         }
     }
 
-    /// What the flow is at this runtime. Only [`Flows::step`](super::Flows::step) changes
-    /// that.
+    /// The flow's life at this runtime. Only [`Flows::step`](super::Flows::step) changes
+    /// it.
     #[inline]
     pub fn life(&self) -> Life {
         Life::of(self.life)

@@ -1,14 +1,14 @@
 //! A flow's life at one runtime: what a slot of the slab is, and how it becomes that.
 //!
 //! In: events, from the part that decides each of them. Out: the state that follows.
-//! Never: an event that the state does not allow. That is a fault of this program, and
-//! builds with assertions (tests, and all worlds of the simulator) end there.
+//! Never: an event that the state does not allow; it would be a fault of this program,
+//! and builds with assertions (tests, and all worlds of the simulator) end there.
 //!
 //! Theory of operation. A flow begins here with its first packet, or it comes from
 //! another runtime: as a copy, as one that is announced, or as one whose route is
-//! claimed. One runtime owns a flow, the one to which the switch's route leads. Every
-//! other life ends when newer state of the owner comes (`Copy`) or when nobody needs the
-//! slot any more (`End`). Each event leads to one state:
+//! claimed. A single runtime owns a flow, the one to which the switch's route leads.
+//! Every other life ends when newer state of the owner comes (`Copy`) or when nobody
+//! needs the slot any more (`End`). Each event leads to one state:
 //!
 //! | event | from | to |
 //! |---|---|---|
@@ -94,7 +94,7 @@ pub enum Event {
     Replay,
     /// The flow is what its dead owner had made of it.
     Restore,
-    /// Nobody needs the slot any more.
+    /// The slot is not needed any more.
     End,
 }
 

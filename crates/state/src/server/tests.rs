@@ -64,7 +64,7 @@ fn nobody_is_refused_what_others_have_at_hand() {
     say(&mut server, B, Opcode::IndexRequest, 0, 1).expect("it is heard");
     assert_eq!(told(&mut server, A), ["NoMoreIndex 0/2"], "who could have spared some needs them");
     assert_eq!(told(&mut server, B), ["NoMoreIndex 0/3"]);
-    // It answers nothing.
+    // B, which was asked already, answers nothing.
     say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
     server.apply(Input::Time(4)).expect("it passes");
     assert_eq!(told(&mut server, A), [""; 0]);

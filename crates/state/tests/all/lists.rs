@@ -68,11 +68,11 @@ impl Instance {
     }
 }
 
-/// One that died, and what its flows had. They are claimed by others, one after the
+/// An instance that died, and what its flows had. Others claim the indexes, one after the
 /// other.
 struct Mourned {
     peer: Peer,
-    /// And who has a copy of each.
+    /// The index of each flow, and the instance that has a copy of the flow.
     flows: Vec<(u32, Peer)>,
     is_fenced: bool,
     is_recovered: bool,
@@ -90,7 +90,8 @@ struct World {
     random: Random,
     limits: Limits,
     primary: Primary,
-    /// It has applied all inputs before this number, and said so up to that one.
+    /// The standby, the first input that it has not applied, the first that it has not
+    /// confirmed, and its attachment.
     standby: Option<(Server, u64, u64, u32)>,
     deaths: u64,
     /// Servers that died with all that they had.
@@ -184,7 +185,7 @@ impl World {
         self.instances.get_mut(&peer).expect("it has not been forgotten")
     }
 
-    /// It says what it has to say, or some of it.
+    /// The instance says what it has to say, or some of it.
     fn gather(&mut self, peer: Peer) {
         let now = self.now.saturating_mul(MILLISECOND);
         let instance = self.at(peer);
@@ -253,7 +254,8 @@ impl World {
         }
     }
 
-    /// The standby hears of some inputs, and the server of what it has.
+    /// The standby hears of some inputs, and the server hears which of them the standby
+    /// has.
     fn replicate(&mut self, count: usize) {
         let Some((standby, applied, said, attachment)) = &mut self.standby else {
             let (server, next, attachment) = self.primary.attach();
@@ -304,7 +306,8 @@ impl World {
             self.apply(Input::Joined(peer));
             self.cut(peer);
         }
-        // It is told again who lives, and who is mourned; the others are dead, too.
+        // The new server is told again which instances live and which are mourned; it
+        // learns that the others are dead, too.
         let is_gone = |peer: &Peer| !self.instances.contains_key(peer);
         let mourned =
             self.mourned.iter().filter(|mourned| mourned.is_fenced).map(|mourned| mourned.peer);
@@ -430,7 +433,7 @@ impl World {
         self.mourned.push(Mourned { peer, flows, is_fenced: false, is_recovered: false });
     }
 
-    /// One step of getting over somebody's death.
+    /// A step of the recovery from an instance's death.
     fn mourn(&mut self, at: usize) {
         let dead = &mut self.mourned[at];
         let peer = dead.peer;
@@ -464,7 +467,7 @@ impl World {
         self.apply(Input::Time(self.now));
     }
 
-    /// If it has claimed all that it has it says so.
+    /// An instance that has claimed all that it has says so.
     fn speak_of_the_dead(&mut self, peer: Peer) {
         let instance = self.at(peer);
         if instance.client.gather(LIST, &mut instance.pool) && instance.gather_statistics() {

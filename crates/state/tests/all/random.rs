@@ -13,7 +13,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// One below this limit; 0 if that is 0.
+    /// A number below this limit, or 0 if the limit is 0.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }

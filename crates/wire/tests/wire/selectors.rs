@@ -6,7 +6,7 @@ use holdfast_wire::{FlowKey, ip_addr, ip_bytes};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// One side of a selector, as an operator means it.
+/// A side of a selector, as an operator means it.
 #[derive(Debug, Clone)]
 struct Side {
     network: Option<(IpAddr, u8)>,

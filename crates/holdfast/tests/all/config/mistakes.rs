@@ -1,5 +1,5 @@
-//! What is replaced in the example, by what, and all that is said about it: the messages
-//! are compared whole, because they are what an operator sees.
+//! Mistakes in the example: the text that is replaced, its replacement, and the whole
+//! message. Messages are compared whole, because they are what an operator sees.
 
 /// Mistakes anywhere but in protections, which have a [list](super::protections) of their
 /// own.

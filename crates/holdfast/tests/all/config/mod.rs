@@ -1,4 +1,4 @@
-//! What the configuration accepts, and what it says of mistakes.
+//! Configurations that are accepted, and the messages about mistakes.
 
 mod mistakes;
 mod protections;
@@ -107,7 +107,8 @@ fn the_demos_boxes_are_right() {
     assert!(elastic.contains("{ min: 2, max: 3 }"));
 }
 
-/// A router is where its address says, or where somebody says that it is.
+/// A router's port is the one whose network has the router's address, or the port that
+/// the configuration names.
 #[test]
 fn routers_may_be_link_local_or_outside_of_all_networks() {
     let routers = |text: &str| -> Vec<_> {
@@ -131,7 +132,7 @@ fn routers_may_be_link_local_or_outside_of_all_networks() {
         routers(&edited("chains:\n", beside))[1..],
         [route("192.0.2.0/24", "172.16.0.1", 1), route("2001:db8::/32", "fe80::1", 0)]
     );
-    // One that is watched, and the same address on another link.
+    // A router that is watched, and the same address on another link.
     let twice =
         gateways.replace("\"fe80::1\" ]", "\"fe80::1\" ], bfd: [ { peer: \"fe80::1\" } ]").replace(
             "chains:\n",
@@ -142,10 +143,10 @@ fn routers_may_be_link_local_or_outside_of_all_networks() {
         said(&twice.replace("on: inside", "on: outside"))
             .contains("there is a default route or gateway already to ::/0\n")
     );
-    // The box has one port.
+    // A box with a single port need not name it.
     let single = "cluster: a\nports: { x: { device: e, address: 10.0.0.1/24 } }\nroutes: [ { to: \"::/0\", via: \"fe80::1\" } ]\nchains: { c: { functions: [ forward ] } }\nrules: [ { chain: c } ]\n";
     assert_eq!(routers(single), [route("::/0", "fe80::1", 0)]);
-    // A link-local address may be the same on every link, and once on each.
+    // A link-local address may occur on every link, but only once on each.
     let own = edited("address: 10.0.0.1/24", "address: [ 10.0.0.1/24, \"fe80::1/64\" ]")
         .replace("address: 198.51.100.1/24", "address: [ 198.51.100.1/24, \"fe80::1/64\" ]");
     assert_eq!(said(&own), "");
@@ -380,7 +381,7 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
     }
 }
 
-/// Modules of the configuration need each other in no circle.
+/// Modules of the configuration do not depend on each other in a circle.
 #[test]
 fn no_two_modules_need_each_other() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config");
@@ -419,7 +420,7 @@ fn no_two_modules_need_each_other() {
         needs.insert(path.file_stem().expect("a name").to_string_lossy().into_owned(), named);
     }
     assert!(needs.len() > 15 && needs["plan"].contains("chains"), "{needs:?}");
-    // Modules that need no remaining one are removed, until only circles remain.
+    // Modules that depend on no remaining one are removed, until only circles remain.
     while let Some(free) = needs
         .iter()
         .find(|(_, of)| of.iter().all(|one| !needs.contains_key(one)))
@@ -430,8 +431,7 @@ fn no_two_modules_need_each_other() {
     assert!(needs.is_empty(), "a circle: {needs:?}");
 }
 
-/// The table of kinds has a row for each key that may be written, and none for another
-/// one.
+/// The table of kinds has a row for each key that may be written, and no other row.
 #[test]
 fn every_key_of_the_schema_has_a_row_in_the_table() {
     let schema = config::schema();
@@ -440,7 +440,7 @@ fn every_key_of_the_schema_has_a_row_in_the_table() {
     let mut take = |name: &str, definition: &serde_json::Value| {
         let keys =
             definition["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone());
-        // A function's keys have names of their own behind the function's.
+        // A struct of a function has the function's name before its own.
         written.entry(name.rsplit('.').next().unwrap_or(name).to_owned()).or_default().extend(keys);
     };
     take("Config", &schema);
@@ -488,7 +488,7 @@ proptest! {
             let at = at.index(text.len());
             match len {
                 0 => text[at] = other,
-                // A piece of the file where it does not belong.
+                // A piece of the file is repeated where it does not belong.
                 1..=6 => {
                     let from = from.index(text.len());
                     let piece: Vec<char> = text[from..text.len().min(from + len * 4)].to_vec();

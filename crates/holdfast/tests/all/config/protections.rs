@@ -1,4 +1,4 @@
-//! As in [`mistakes`](super::mistakes): what is said of protections.
+//! Mistakes in protections, in the same form as [`mistakes`](super::mistakes).
 
 /// Mistakes in a chain's protection.
 pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[

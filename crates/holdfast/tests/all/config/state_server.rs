@@ -1,9 +1,9 @@
-//! How many state servers there are, and how their messages go.
+//! The number of state servers, and the transport of their messages.
 
 use super::{edited, said};
 use holdfast::config;
 
-/// With a state server.
+/// The example under `rescue`, with a state server of these settings.
 fn served(settings: &str) -> String {
     format!(
         "{}\nstate_server: {{ {settings} }}\n",

@@ -1,9 +1,9 @@
-//! What is read, and warned of; and what is not.
+//! Configurations that are read with a warning, and configurations that give none.
 
 use super::{EXAMPLE, edited, said};
 use holdfast::config;
 
-/// Line and column of each warning, and what is said.
+/// Line, column and message of each warning.
 fn warned(text: &str) -> Vec<String> {
     let plan =
         config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
@@ -58,12 +58,12 @@ fn what_is_meant_is_not_warned_of() {
             ("198.51.100.4", "192.168.7.9"),
             ("chain: office", "chain: plain"),
         ][..],
-        // To whom no default route leads.
+        // The rule's destination is reached by no default route.
         &[
             ("from: 0.0.0.0/0, chain: office", "from: 10.0.0.0/24, to: 10.0.1.0/24, chain: plain"),
             ("deny any", "allow any"),
         ],
-        // Whoever comes by a port without a check comes from anywhere.
+        // A port without a check lets in packets from any source.
         &[
             ("address: 10.0.1.1/24", "address: 10.0.1.1/24, reverse_path: off"),
             ("10.0.0.0/16\"", "10.5.0.0/16\""),
@@ -132,7 +132,7 @@ fn private_sources_on_their_way_to_the_internet() {
         one(&[("deny any", "deny udp"), (rule, "from: 10.0.0.5, chain: plain")]),
         format!("17:5: {}", leaves("10.0.0.5/32", "lan"))
     );
-    // A more specific rule takes them; and then some of them only.
+    // A more specific rule takes these sources; in the second case only their TCP.
     let taken = "from: 10.0.0.0/8, chain: office }\n  - { from: 0.0.0.0/0, chain: plain";
     assert_eq!(warned(&changed(&[("deny any", "deny udp"), (rule, taken)])), [] as [String; 0]);
     let taken =
@@ -146,7 +146,7 @@ fn private_sources_on_their_way_to_the_internet() {
     assert_eq!(warned(EXAMPLE), [expected]);
 }
 
-/// All sorts of ranges that are not of hosts are refused as pools.
+/// Ranges in which no host may have an address are refused as pools.
 #[test]
 fn a_pool_is_of_hosts() {
     for pool in [
@@ -164,9 +164,9 @@ fn a_pool_is_of_hosts() {
     }
 }
 
-/// The first configuration of the README can face the Internet: nothing in it is warned
-/// of, every chain ends what it does not know, and of what begins outside only the
-/// published service comes in. `e2e/example.rs` sends it everything.
+/// The first configuration of the README can face the Internet. The configuration gives
+/// no warning, every chain ends what it does not know, and from outside only the
+/// published service can be reached. `e2e/example.rs` sends it everything.
 #[test]
 fn the_readmes_first_configuration_is_right() {
     let readme = include_str!("../../../../../README.md");

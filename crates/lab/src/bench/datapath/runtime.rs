@@ -66,8 +66,8 @@ pub(in crate::bench) struct ToRuntime<const L: usize> {
     /// Time at which the packets were due, ns; 0 if the packets carry no due time.
     pub(super) due: u64,
     by_clock: bool,
-    /// One of `fresh_every` packets begins a flow, 0 for none; `fresh` are the flows that
-    /// have not begun.
+    /// Every `fresh_every`-th packet begins a flow, or none if this is 0; `fresh` are the
+    /// flows that have not begun.
     fresh_every: usize,
     fresh: Range<usize>,
     count: usize,

@@ -267,8 +267,8 @@ fn keys_change_while_it_is_up() {
     }
 }
 
-/// One side changes its key and the other one never does: after a minute the old one
-/// counts no more, and the session is down.
+/// A side changes its key and the other one never does: after a minute the old key counts
+/// no more, and the session is down.
 #[test]
 fn an_old_key_ends() {
     let mut pair =

@@ -120,8 +120,8 @@ fn death_is_detected_in_time() {
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
 }
 
-/// One direction is cut: the side that hears nothing says so, and the other side, which
-/// hears it, goes down for that reason.
+/// A single direction is cut: the side that hears nothing says so, and the other side,
+/// which hears it, goes down for that reason.
 #[test]
 fn a_one_way_cut_is_known_to_both() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));

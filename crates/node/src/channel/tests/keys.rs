@@ -48,8 +48,8 @@ fn state(fabric: &Fabric) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// One bit of a sealed frame is flipped, anywhere after the Ethernet header: it is
-    /// refused, and nothing has changed.
+    /// A single bit of a sealed frame is flipped, anywhere after the Ethernet header: the
+    /// frame is refused, and nothing has changed.
     #[test]
     fn a_frame_with_any_bit_flipped_changes_nothing(place: prop::sample::Index, bit in 0u8..8) {
         let (_, mut b, mut frame) = under_way();
@@ -121,7 +121,7 @@ fn a_repeated_frame_is_sealed_anew() {
     assert!(drain(&mut b).is_empty());
 }
 
-/// One side has a key and the other has none, or another one: neither hears the other.
+/// A side has a key and the other has none, or another one: neither hears the other.
 #[test]
 fn ends_of_different_mind_do_not_hear_each_other() {
     let config = FabricConfig::default();

@@ -318,7 +318,7 @@ fn datagrams_that_never_become_whole() {
     assert_eq!((bench.edge.held(), bench.edge.poll_timeout()), (0, u64::MAX));
 }
 
-/// One host keeps four incomplete datagrams, all hosts together thirty-two; the oldest
+/// A host keeps four incomplete datagrams, all hosts together thirty-two; the oldest
 /// makes room.
 #[test]
 fn incomplete_datagrams_are_bounded() {

@@ -17,9 +17,9 @@ fn check_flows(world: &World, hosts: &[usize], packets: u64, when: &str) {
     }
 }
 
-/// Both switches carry flows at the same time, on the same runtimes, on two hosts. One
-/// switch's host dies, and the other host serves both. The dead host comes back, and the
-/// other one dies.
+/// Both switches carry flows at the same time, on the same runtimes, on two hosts. A host
+/// that serves a switch dies, and the other host serves both. The dead host comes back,
+/// and the other one dies.
 #[test]
 fn hosts_of_switches_die_one_after_the_other() {
     for plan in RELEASES {
