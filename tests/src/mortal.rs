@@ -77,8 +77,11 @@ enum Command {
 fn main() -> ExitCode {
     holdfast_functions::catalog::add::<Mortal>();
     let Arguments { options, command } = Arguments::parse();
-    exit::end(match command {
-        Command::Operate(command) => command.run(&options),
-        Command::Role(role) => role.run(),
-    })
+    exit::end(
+        "holdfast",
+        match command {
+            Command::Operate(command) => command.run(&options),
+            Command::Role(role) => role.run(),
+        },
+    )
 }

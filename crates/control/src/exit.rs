@@ -49,13 +49,14 @@ impl Failure {
     }
 }
 
-/// The exit code of a command with this result; an error is printed on standard error.
-pub fn end(result: Result<(), Failure>) -> ExitCode {
+/// The exit code of this program's command with this result; an error is printed on
+/// standard error.
+pub fn end(program: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
-                let _ = writeln!(io::stderr(), "holdfast: {failure}");
+                let _ = writeln!(io::stderr(), "{program}: {failure}");
             }
             ExitCode::from(failure.code)
         }

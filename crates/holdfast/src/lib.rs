@@ -1,5 +1,4 @@
-//! The daemon and its commands. The program `holdfast` combines these with the
-//! laboratory's, which are elsewhere.
+//! The daemon and its commands. The laboratory's are another program.
 #![forbid(unsafe_code)]
 
 pub mod cli;

@@ -42,15 +42,18 @@ enum Command {
 fn main() -> ExitCode {
     let Arguments { options, command } = Arguments::parse();
     let hand_over = |command, handed| Err(laboratory::hand_over(command, options.json, handed));
-    exit::end(match command {
-        Command::Demo(handed) => hand_over("demo", &handed),
-        Command::Operate(command) => command.run(&options),
-        Command::Sim(handed) => hand_over("sim", &handed),
-        Command::Keys(command) => command.run(&options),
-        Command::Bench(handed) => hand_over("bench", &handed),
-        Command::Reference(command) => command.run(&options, Arguments::command()),
-        Command::Role(role) => role.run(),
-    })
+    exit::end(
+        "holdfast",
+        match command {
+            Command::Demo(handed) => hand_over("demo", &handed),
+            Command::Operate(command) => command.run(&options),
+            Command::Sim(handed) => hand_over("sim", &handed),
+            Command::Keys(command) => command.run(&options),
+            Command::Bench(handed) => hand_over("bench", &handed),
+            Command::Reference(command) => command.run(&options, Arguments::command()),
+            Command::Role(role) => role.run(),
+        },
+    )
 }
 
 #[cfg(test)]

@@ -113,11 +113,14 @@ impl Drop for Lab {
         }
         for namespace in self.namespaces.iter().rev() {
             if let Err(error) = namespace::remove(namespace.name()) {
-                eprintln!("holdfast: could not remove namespace {}: {error:#}", namespace.name());
+                eprintln!(
+                    "holdfast-lab: could not remove namespace {}: {error:#}",
+                    namespace.name()
+                );
             }
         }
         if let Err(error) = fs::remove_dir_all(&self.scratch) {
-            eprintln!("holdfast: could not remove {}: {error}", self.scratch.display());
+            eprintln!("holdfast-lab: could not remove {}: {error}", self.scratch.display());
         }
     }
 }

@@ -40,8 +40,8 @@ fn main() -> ExitCode {
     let Arguments { json, command } = Arguments::parse();
     match command {
         Command::Demo(args) => demo::run(&args, json),
-        Command::Sim(args) => exit::end(args.run(json)),
-        Command::Bench { plan } => exit::end(plan.run(json)),
+        Command::Sim(args) => exit::end("holdfast-lab", args.run(json)),
+        Command::Bench { plan } => exit::end("holdfast-lab", plan.run(json)),
     }
 }
 

@@ -76,6 +76,11 @@ fn a_daemon_that_is_not_there_is_named() {
         .output()
         .expect("it runs");
     let said = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && said.contains("starting a runtime"), "{said}");
+    assert!(
+        !out.status.success()
+            && said.contains("no /nowhere/holdfast")
+            && said.contains("cargo build"),
+        "{said}"
+    );
     assert!(out.stdout.is_empty());
 }

@@ -523,13 +523,7 @@ impl Protection for NfvActor {
         }
     }
 
-    fn set_peers(
-        &mut self,
-        flows: &mut Flows,
-        peers: &[Peer],
-        leaving: &[Peer],
-        _out: &mut Outbox,
-    ) {
+    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], out: &mut Outbox) {
         let had_none = self.peers.is_empty();
         self.peers.clear();
         self.peers.extend_from_slice(peers);
@@ -555,8 +549,10 @@ impl Protection for NfvActor {
         for latched in lost.into_iter().flat_map(|link| link.latch) {
             if flows.get_owned(latched.flow).is_some() {
                 self.mark_dirty(flows, latched.flow.slot);
+                self.pending.push((latched.flow.slot, latched.packet));
+            } else {
+                out.dropped.push((latched.packet, DropReason::LostInFailure));
             }
-            self.pending.push((latched.flow.slot, latched.packet));
         }
     }
 

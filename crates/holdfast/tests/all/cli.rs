@@ -270,14 +270,15 @@ fn the_laboratory_is_the_program_beside_this_one() {
     assert_eq!((code, out.as_str()), (Some(69), ""));
     assert!(err.contains("holdfast-lab") && err.contains("cargo build"), "{err}");
     let lab = directory.path().join("holdfast-lab");
-    std::fs::write(&lab, "#!/bin/sh\necho \"$@\"\nexit 7\n").expect("a script");
+    std::fs::write(&lab, "#!/bin/sh\necho \"$HOLDFAST_BIN: $@\"\nexit 7\n").expect("a script");
     std::fs::set_permissions(&lab, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     for (arguments, expected) in [
         (&["--json", "demo", "--quick"][..], "--json demo --quick\n"),
         (&["sim", "--seed", "7", "--help"], "sim --seed 7 --help\n"),
         (&["bench"], "bench\n"),
     ] {
-        assert_eq!(here(arguments), (Some(7), expected.to_owned(), String::new()));
+        let expected = format!("{}: {expected}", own.display());
+        assert_eq!(here(arguments), (Some(7), expected, String::new()));
     }
 }
 

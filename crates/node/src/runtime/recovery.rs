@@ -22,7 +22,7 @@ use super::pools::CoordinatorRequests;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, Control, Grant, kind};
 use holdfast_protection::flows::{Event, Life, flag};
-use holdfast_protection::{Epoch, Peer, Slot};
+use holdfast_protection::{Epoch, FlowRef, Peer, Slot};
 use holdfast_wire::{DropReason, NodeId};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -51,7 +51,7 @@ struct Recovery {
 struct Wanted {
     dead: Peer,
     lane: u16,
-    slot: Slot,
+    flow: FlowRef,
     /// The claim renounces the route. The copy is claimed later, when this runtime is
     /// asked for it, if no runtime has the flow then.
     gives_back: bool,
@@ -60,13 +60,14 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn new(dead: Peer, lane: u16, slot: Slot) -> Wanted {
-        Wanted { dead, lane, slot, gives_back: false, epoch: None }
+    fn new(dead: Peer, lane: u16, flow: FlowRef) -> Wanted {
+        Wanted { dead, lane, flow, gives_back: false, epoch: None }
     }
 
     /// True if the copy is still the one for which the switch was asked.
     fn is_as_asked(&self, lanes: &[Lane]) -> bool {
-        self.epoch == Some(lanes[self.lane as usize].flows.header(self.slot).epoch)
+        let header = lanes[self.lane as usize].flows.get(self.flow);
+        header.is_some_and(|header| self.epoch == Some(header.epoch))
     }
 }
 
@@ -156,8 +157,8 @@ impl Recoveries {
                 false => lane.protection.recover(&mut lane.flows, dead, &mut lane.outbox),
             }
             open += lane.outbox.claims.len();
-            let lane_index = lane.index;
-            let wanted = |slot| Wanted::new(dead, lane_index, slot);
+            let (index, flows) = (lane.index, &lane.flows);
+            let wanted = |slot| Wanted::new(dead, index, flows.reference(slot));
             self.sides[lane.side].queue.extend(lane.outbox.claims.drain(..).map(wanted));
         }
         self.running.push(Recovery { dead, open, flows: 0, broken: 0, told: Vec::new() });
@@ -167,16 +168,16 @@ impl Recoveries {
     /// Adds a flow whose route is to be claimed because of that death. Its role says so
     /// already.
     pub(crate) fn add(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
-        self.sides[lane.side].queue.push_back(Wanted::new(dead, lane.index, slot));
+        let wanted = Wanted::new(dead, lane.index, lane.flows.reference(slot));
+        self.sides[lane.side].queue.push_back(wanted);
         self.hold(dead);
     }
 
     /// Adds a flow that was to come here from the dead runtime. Its route is given back
     /// before this runtime is asked for the dead one's flows. Its role says so already.
     pub(crate) fn give_back(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
-        self.sides[lane.side]
-            .queue
-            .push_back(Wanted { gives_back: true, ..Wanted::new(dead, lane.index, slot) });
+        let wanted = Wanted::new(dead, lane.index, lane.flows.reference(slot));
+        self.sides[lane.side].queue.push_back(Wanted { gives_back: true, ..wanted });
         self.hold(dead);
     }
 
@@ -216,7 +217,8 @@ impl Recoveries {
                 recovery.open += 1;
                 recovery.dead
             });
-            self.sides[lane.side].queue.push_back(Wanted::new(dead, lane.index, slot));
+            let wanted = Wanted::new(dead, lane.index, lane.flows.reference(slot));
+            self.sides[lane.side].queue.push_back(wanted);
         }
     }
 
@@ -261,13 +263,13 @@ impl Recoveries {
                 && let Some(wanted) =
                     queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
             {
-                let header = lanes[wanted.lane as usize].flows.header(wanted.slot);
-                if header.life() != Life::Claiming {
+                let header = lanes[wanted.lane as usize].flows.get(wanted.flow);
+                let Some(header) = header.filter(|header| header.life() == Life::Claiming) else {
                     // Newer state of the flow has come meanwhile, so another runtime has
                     // it.
                     self.unhold(dead);
                     continue;
-                }
+                };
                 let is_renounced = gives_back || header.flags & flag::EMPTY != 0;
                 let claim = Claim::of(header, wanted.lane).with(ClaimFlag::Renounced, is_renounced);
                 body.extend_from_slice(claim.as_bytes());
@@ -350,15 +352,15 @@ impl Recoveries {
                 again += 1;
                 continue;
             }
-            let slot = wanted.slot;
+            let slot = wanted.flow.slot;
             let lane = &mut lanes[wanted.lane as usize];
-            let header = lane.flows.header(slot);
-            if header.life() != Life::Claiming {
+            let header = lane.flows.get(wanted.flow);
+            let Some(header) = header.filter(|header| header.life() == Life::Claiming) else {
                 if let Grant::Given { epoch, logged: 1.. } = grant {
                     lane.replays.renounce(epoch);
                 }
                 continue;
-            }
+            };
             let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;
             // The refused copy is not here any more. Another runtime has newer state of
             // the flow, and the copy here may be that state.

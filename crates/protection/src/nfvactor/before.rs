@@ -39,7 +39,11 @@ impl Before {
     #[inline]
     pub(super) fn take(&self, at: usize, flows: &mut Flows) -> Option<(Slot, &[u8])> {
         let flow = *self.kept.get(at)?;
-        let header = flows.get_mut(flow).filter(|header| header.flags & flag::TOUCHED != 0)?;
+        let header = flows.header_mut(flow.slot);
+        // A later flow in this slot has not been touched, or has a block of its own.
+        if header.reference(flow.slot) != flow || header.flags & flag::TOUCHED == 0 {
+            return None;
+        }
         header.flags &= !flag::TOUCHED;
         Some((flow.slot, self.blocks.get(at * self.len..(at + 1) * self.len)?))
     }

@@ -7,7 +7,7 @@ use super::orders::{Order, Stayed};
 use super::{Migrations, Parts};
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, RouteInfo, kind};
-use holdfast_protection::flows::{Event, Life};
+use holdfast_protection::flows::{ActorHeader, Event, Life};
 use holdfast_protection::{Epoch, FlowRef, Peer, Slot};
 use holdfast_wire::{DropReason, NodeId};
 use zerocopy::IntoBytes;
@@ -117,7 +117,9 @@ impl Departing {
 
 /// True if this is the same flow as when it was chosen, still owned here.
 fn is_here(lane: &Lane, flow: &Departing) -> bool {
-    lane.flows.get_owned(flow.here).is_some_and(|header| header.epoch == flow.old_epoch)
+    let is_it =
+        |header: &ActorHeader| header.life() == Life::Leaving && header.epoch == flow.old_epoch;
+    lane.flows.get(flow.here).is_some_and(is_it)
 }
 
 fn stay(lane: &mut Lane, flow: &mut Departing) {
@@ -135,6 +137,7 @@ impl Migrations {
     pub(crate) fn depart(&mut self, parts: &mut Parts<'_>) {
         self.is_urgent = false;
         let mut left = SENT_AT_ONCE;
+        let mut stayed = Vec::new();
         let Parts { lanes, shared, fabric, recoveries } = parts;
         for departure in &mut self.departures {
             if departure.answered && departure.is_target_dead {
@@ -157,6 +160,10 @@ impl Migrations {
                 if !is_here(lane, flow) {
                     stay(lane, flow);
                     cancelled |= 1 << at;
+                    if lane.flows.get_owned(flow.here).is_some() {
+                        let again = (departure.lane, flow.here, flow.tries);
+                        stayed.push((departure.request, again));
+                    }
                     continue;
                 }
                 let has_drained = lane.flows.header(flow.slot()).parked == 0
@@ -183,6 +190,9 @@ impl Migrations {
             if cancelled != 0 {
                 self.cancelled.push((departure.to, departure.number, cancelled));
             }
+        }
+        for (request, flow) in stayed {
+            self.try_again(request, [flow]);
         }
     }
 
