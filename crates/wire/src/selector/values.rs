@@ -1,7 +1,7 @@
 //! The values in a selector: prefixes, ports, protocols.
 //!
-//! In: text, as an operator writes it. Out: the value, or the error with its place. Never: a
-//! packet.
+//! In: text, as an operator writes it. Out: the value, or the error with its place.
+//! Never: a packet.
 
 use super::{SelectorError, wrong};
 use crate::header::proto;
