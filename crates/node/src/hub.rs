@@ -205,7 +205,7 @@ impl Hub {
 
     /// The index of the switch with this node, if it runs here.
     #[inline]
-    fn seat_of(&self, node: NodeId) -> Option<usize> {
+    fn slot_of(&self, node: NodeId) -> Option<usize> {
         let at = node.switch_number().map(usize::from)?;
         self.slots.get(at).filter(|slot| slot.is_serving).map(|_| at)
     }
@@ -287,7 +287,7 @@ impl Hub {
     /// later than this notice arrives: from the same host at once, and from another by
     /// one message where a recovery takes several.
     pub fn handle_suspect(&mut self, switch: NodeId, stamp: u64, now: u64) {
-        match self.seat_of(switch) {
+        match self.slot_of(switch) {
             Some(slot) => self.slots[slot].switch.handle_suspect(stamp, true, now),
             None if switch.switch_number().is_some() && self.local.is_some() => {
                 let _ = self.manager.fabric().send(switch, kind::SUSPECT, &stamp.to_be_bytes());
@@ -422,7 +422,7 @@ impl Hub {
         match (node, ethertype) {
             (node, ETHERTYPE_NSH)
                 if from.node.is_runtime()
-                    && let Some(slot) = self.seat_of(node) =>
+                    && let Some(slot) = self.slot_of(node) =>
             {
                 // The packet may be older than a standstill of this host, and another
                 // host may serve by now.
@@ -431,7 +431,7 @@ impl Hub {
                     false => self.drop(packet, DropReason::Fenced, pool),
                 }
             }
-            (node, ETHERTYPE_FABRIC) if let Some(slot) = self.seat_of(node) => {
+            (node, ETHERTYPE_FABRIC) if let Some(slot) = self.slot_of(node) => {
                 if let Err(reason) =
                     self.slots[slot].switch.fabric().handle_frame(packet.bytes(), now)
                 {
@@ -503,7 +503,7 @@ impl Hub {
         };
         // The network may show a frame to every host. A frame that another host has to
         // open costs nothing here.
-        let receiver = match self.seat_of(node) {
+        let receiver = match self.slot_of(node) {
             Some(slot) => Receiver::Switch(slot),
             None if node == self.manager.node() => Receiver::Manager,
             None => match self.present(node) {

@@ -195,10 +195,10 @@ impl Manager {
 
     /// The time at which [`Manager::handle_records`] is due without input.
     pub fn poll_timeout(&self) -> u64 {
-        let telling =
+        let resync =
             self.rules.as_ref().filter(|wanted| wanted.told < wanted.records.records().len());
-        let telling = telling.map_or(u64::MAX, |_| self.now + RULES_INTERVAL);
-        self.quorum.as_ref().map_or(u64::MAX, Quorum::poll_timeout).min(telling)
+        let resync = resync.map_or(u64::MAX, |_| self.now + RULES_INTERVAL);
+        self.quorum.as_ref().map_or(u64::MAX, Quorum::poll_timeout).min(resync)
     }
 
     /// The endpoint, for the hub that carries its frames.

@@ -120,10 +120,10 @@ mod tests {
     #[test]
     fn what_has_changed_is_told() {
         let mut numbers = [vec![0; 3], vec![0; 40 * CHUNK]];
-        let mut telling = StatisticsReport::new(numbers.iter().map(Vec::len));
+        let mut report = StatisticsReport::new(numbers.iter().map(Vec::len));
         let mut told = |numbers: &[Vec<i64>], now: u64| {
             let mut all = Vec::new();
-            telling.tell(
+            report.tell(
                 now,
                 |statistic, look| look(&numbers[statistic]),
                 |message| match message {

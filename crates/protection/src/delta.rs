@@ -363,7 +363,7 @@ mod tests {
             same += usize::from(!travels);
             other += usize::from(travels);
         }
-        // Local are role, the other flags, peer and its incarnation, parked, commit,
+        // Local are life, the other flags, the holder, parked, commit,
         // timers, generation.
         assert_eq!(
             (same, other),

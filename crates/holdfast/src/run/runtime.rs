@@ -119,7 +119,7 @@ impl RuntimeProcess {
         let mut runtime =
             Runtime::new(runtime_config, specs).with_state_servers(plan.state_server_count());
         runtime.randomize(super::random_seed());
-        runtime.show_hands(guest.hands());
+        runtime.show_in_flight(guest.in_flight());
         runtime.show_last_word(LastWord::new(guest.last_word()));
         // The capacity is beyond any use, so that the allocation consists of whole pages.
         let frames = || Vec::<Packet>::with_capacity(BURST * 8);

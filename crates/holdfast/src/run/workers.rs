@@ -274,7 +274,7 @@ impl ManagerProcess {
                     .note_end(peer, Notice::new(cause, now.saturating_sub(worker.alive_at)));
             }
             // A packet that it was processing may be the cause.
-            if let Some((switch, stamp)) = worker.port.take_hands() {
+            if let Some((switch, stamp)) = worker.port.take_in_flight() {
                 self.host.hub.handle_suspect(NodeId::new(switch), stamp, now);
             }
         }

@@ -5,8 +5,8 @@
 //! output.
 
 use super::{
-    AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, CACHE, DONE, FILL, RX,
-    TX, pair, ring,
+    AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_IN_FLIGHT, AT_LAST_WORD, CACHE, DONE, FILL,
+    RX, TX, pair, ring,
 };
 use crate::arena::ArenaMemory;
 use crate::bell;
@@ -30,7 +30,7 @@ pub struct VportGuest {
     host_sleeps: &'static AtomicU32,
     guest_sleeps: &'static AtomicU32,
     heartbeat: &'static AtomicU64,
-    hands: [&'static AtomicU64; 2],
+    in_flight: [&'static AtomicU64; 2],
     last_word: &'static AtomicU64,
     wake_host: OwnedFd,
     wake_guest: OwnedFd,
@@ -63,7 +63,7 @@ impl VportGuest {
             host_sleeps: memory.word32(AT_HOST_SLEEPS),
             guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
             heartbeat: memory.word64(AT_HEARTBEAT),
-            hands: [memory.word64(AT_HANDS), memory.word64(AT_HANDS + 8)],
+            in_flight: [memory.word64(AT_IN_FLIGHT), memory.word64(AT_IN_FLIGHT + 8)],
             last_word: memory.word64(AT_LAST_WORD),
             wake_host,
             wake_guest,
@@ -88,8 +88,8 @@ impl VportGuest {
 
     /// Two words that outlive this process: the stamp of the in-flight packet, 0 for
     /// none, and the node of the switch that gave it.
-    pub fn hands(&self) -> [&'static AtomicU64; 2] {
-        self.hands
+    pub fn in_flight(&self) -> [&'static AtomicU64; 2] {
+        self.in_flight
     }
 
     /// A word that outlives this process, for its last message; 0 at first.
@@ -134,7 +134,7 @@ impl VportGuest {
             };
             let (id, handle) = packet.into_id();
             self.handles.put(handle);
-            // The ring has room for every buffer that the manager ever hands out; if it
+            // The ring has room for every buffer that the manager ever in_flight out; if it
             // is full, the manager is broken.
             if !self.tx.push(descriptor) {
                 self.cache.push(id);
@@ -164,7 +164,7 @@ impl VportGuest {
     /// woken in case it was not.
     pub fn take_over(&mut self) {
         // The in-flight packet died with the worker.
-        self.hands[0].store(0, Ordering::Relaxed);
+        self.in_flight[0].store(0, Ordering::Relaxed);
         self.publish();
         bell::wake(self.host_sleeps, &self.wake_host);
     }

@@ -1,7 +1,7 @@
 //! The manager's half of a virtual port.
 
 use super::{
-    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, DONE,
+    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_IN_FLIGHT, AT_LAST_WORD, DONE,
     ENTRIES, FILL, FILL_TARGET, LAYOUT, LEN, RESERVE, RX, TX, pair, ring,
 };
 use crate::arena::Arena;
@@ -45,7 +45,7 @@ pub struct VportHost {
     host_sleeps: &'static AtomicU32,
     guest_sleeps: &'static AtomicU32,
     heartbeat: &'static AtomicU64,
-    hands: [&'static AtomicU64; 2],
+    in_flight: [&'static AtomicU64; 2],
     last_word: &'static AtomicU64,
     wake_host: OwnedFd,
     wake_guest: OwnedFd,
@@ -130,7 +130,7 @@ impl VportHost {
             host_sleeps: memory.word32(AT_HOST_SLEEPS),
             guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
             heartbeat: memory.word64(AT_HEARTBEAT),
-            hands: [memory.word64(AT_HANDS), memory.word64(AT_HANDS + 8)],
+            in_flight: [memory.word64(AT_IN_FLIGHT), memory.word64(AT_IN_FLIGHT + 8)],
             last_word: memory.word64(AT_LAST_WORD),
             wake_host,
             wake_guest,
@@ -168,8 +168,8 @@ impl VportHost {
 
     /// The in-flight packet when the runtime died or stood still: its switch's node and
     /// its stamp. Returned once.
-    pub fn take_hands(&self) -> Option<(u16, u64)> {
-        let [stamp, switch] = self.hands;
+    pub fn take_in_flight(&self) -> Option<(u16, u64)> {
+        let [stamp, switch] = self.in_flight;
         let stamp = stamp.swap(0, Ordering::Acquire);
         u16::try_from(switch.load(Ordering::Relaxed))
             .ok()

@@ -55,7 +55,7 @@ const AT_GUEST_SLEEPS: usize = 128;
 const AT_HEARTBEAT: usize = 192;
 /// The stamp of the in-flight packet, 0 for none, and the node of the switch that gave
 /// it.
-const AT_HANDS: usize = 256;
+const AT_IN_FLIGHT: usize = 256;
 /// The runtime's last word.
 const AT_LAST_WORD: usize = 272;
 const AT_WORKER: usize = 320;

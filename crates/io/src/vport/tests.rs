@@ -369,7 +369,7 @@ fn last_words_outlive_runtime_and_manager() {
     for (port, said) in world.ports.iter().zip([8, 3]) {
         assert_eq!(port.guest.last_word().load(Ordering::Relaxed), 0, "nothing was said yet");
         port.guest.last_word().store(said, Ordering::Relaxed);
-        port.guest.hands().iter().for_each(|word| word.store(77, Ordering::Relaxed));
+        port.guest.in_flight().iter().for_each(|word| word.store(77, Ordering::Relaxed));
     }
     let World { fds, ports, arena, hosts, .. } = world;
     let kept: Vec<(u16, [OwnedFd; 3])> =
@@ -378,7 +378,7 @@ fn last_words_outlive_runtime_and_manager() {
     let arena = Arena::adopt(own(&fds[0]), own(&fds[1])).unwrap();
     let heard = kept.into_iter().map(|(id, [rings, wake_host, wake_guest])| {
         let host = VportHost::adopt(id, rings, wake_host, wake_guest, &arena).unwrap();
-        (host.last_word().load(Ordering::Relaxed), host.take_hands())
+        (host.last_word().load(Ordering::Relaxed), host.take_in_flight())
     });
     assert_eq!(heard.collect::<Vec<_>>(), [(8, Some((77, 77))), (3, Some((77, 77)))]);
 }

@@ -611,8 +611,9 @@ impl Coordinator {
             let result = match record.kind {
                 kind::CONTROL => Control::decode(body)
                     .map(|message| self.handle_control(record.from, message, now)),
-                kind::NUMBERED => numbered(body)
-                    .map(|(number, request)| self.handle_errand(record.from, number, request, now)),
+                kind::NUMBERED => numbered(body).map(|(number, request)| {
+                    self.handle_request(record.from, number, request, now)
+                }),
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -651,7 +652,7 @@ impl Coordinator {
         }
     }
 
-    fn handle_errand(&mut self, from: Peer, number: u64, request: Control, now: u64) {
+    fn handle_request(&mut self, from: Peer, number: u64, request: Control, now: u64) {
         let Some(at) = self.hear(from, now) else { return };
         self.hearings[at].owes_word = true;
         let handled = self.memory.places[at].handled;

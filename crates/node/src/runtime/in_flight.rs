@@ -53,12 +53,12 @@ mod tests {
     fn what_is_in_hand_is_shown() {
         static WORDS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
         let shown = || [0, 1].map(|at: usize| WORDS[at].load(Ordering::Relaxed));
-        let mut hands = InFlight::default();
-        hands.take(NodeId::new(2), 5);
-        assert_eq!((hands.put(), shown()), (5, [0, 0]), "nobody wants to know");
-        hands.show([&WORDS[0], &WORDS[1]]);
-        hands.take(NodeId::new(2), 7);
+        let mut in_flight = InFlight::default();
+        in_flight.take(NodeId::new(2), 5);
+        assert_eq!((in_flight.put(), shown()), (5, [0, 0]), "nobody wants to know");
+        in_flight.show([&WORDS[0], &WORDS[1]]);
+        in_flight.take(NodeId::new(2), 7);
         assert_eq!(shown(), [7, 2]);
-        assert_eq!((hands.put(), hands.put(), shown()), (7, 0, [0, 2]));
+        assert_eq!((in_flight.put(), in_flight.put(), shown()), (7, 0, [0, 2]));
     }
 }

@@ -694,9 +694,9 @@ fn account(
             header.flags & !flag::UNCONFIRMED | if is_known { 0 } else { flag::UNCONFIRMED };
     }
     if cx.lifetime() > 0 {
-        let wish = header.last_stamp + cx.lifetime();
-        if cx.is_ending() || wish > header.expires_at {
-            header.set_deadline(wish);
+        let deadline = header.last_stamp + cx.lifetime();
+        if cx.is_ending() || deadline > header.expires_at {
+            header.set_deadline(deadline);
         }
     }
     if let Some(standing) = cx.standing() {

@@ -313,7 +313,7 @@ impl Runtime {
 
     /// Shows the in-flight packet in these words, which should outlive the process: its
     /// stamp, 0 for none, and the node of the switch that stamped it.
-    pub fn show_hands(&mut self, words: [&'static AtomicU64; 2]) {
+    pub fn show_in_flight(&mut self, words: [&'static AtomicU64; 2]) {
         self.shared.in_flight.show(words);
     }
 
@@ -576,10 +576,10 @@ impl Runtime {
 
     /// The time at which a turn is due without input, worker's time.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let is_telling =
+        let is_resyncing =
             self.shared.sides.iter().any(|side| side.resync.as_ref().is_some_and(Resync::is_busy));
         let has_work = |lane: &Lane| lane.protection.is_busy() || lane.retry || lane.may_let_in();
-        if self.lanes.iter().any(has_work) || self.recoveries.is_waiting() || is_telling {
+        if self.lanes.iter().any(has_work) || self.recoveries.is_waiting() || is_resyncing {
             return Some(0);
         }
         let fabric = self.fabric.poll_timeout().unwrap_or(u64::MAX);

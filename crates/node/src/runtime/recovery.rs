@@ -165,7 +165,7 @@ impl Recoveries {
         true
     }
 
-    /// Adds a flow whose route is to be claimed because of that death. Its role says so
+    /// Adds a flow whose route is to be claimed because of that death. Its life says so
     /// already.
     pub(crate) fn add(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
         let wanted = Wanted::new(dead, lane.index, lane.flows.reference(slot));
@@ -174,7 +174,7 @@ impl Recoveries {
     }
 
     /// Adds a flow that was to come here from the dead runtime. Its route is given back
-    /// before this runtime is asked for the dead one's flows. Its role says so already.
+    /// before this runtime is asked for the dead one's flows. Its life says so already.
     pub(crate) fn give_back(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
         let wanted = Wanted::new(dead, lane.index, lane.flows.reference(slot));
         self.sides[lane.side].queue.push_back(Wanted { gives_back: true, ..wanted });

@@ -500,7 +500,7 @@ fn the_log_is_bounded() {
 /// Requests that it had sent to the previous incarnation are not skipped, but taken when
 /// they come.
 #[test]
-fn an_errand_that_overtakes_the_account_hides_none_before_it() {
+fn a_request_that_overtakes_the_account_hides_none_before_it() {
     let mut host = Host::new();
     while host.owners.len() < 3 {
         host.turn();

@@ -237,7 +237,7 @@ impl Flows {
         self.free.reach()
     }
 
-    /// Slots in use, in any role.
+    /// Slots in use, in any life.
     pub fn len(&self) -> usize {
         self.capacity() - self.free.len()
     }
@@ -323,7 +323,7 @@ impl Flows {
         }
     }
 
-    /// The header, to write. Keys and role change only through the methods here.
+    /// The header, to write. Keys and life change only through the methods here.
     #[inline]
     pub fn header_mut(&mut self, slot: Slot) -> &mut ActorHeader {
         self.note(slot);
@@ -494,7 +494,7 @@ impl Flows {
     }
 
     /// Takes a slot for a flow with this forward key, which the caller makes sure is new.
-    /// Header and state are zero except for key, role and generation.
+    /// Header and state are zero except for key, life and generation.
     ///
     /// # Errors
     /// [`Full`] if there is no slot or no place in the table.

@@ -395,7 +395,7 @@ impl World {
     }
 
     /// Heals the world: everything that was to be done has been done.
-    pub(super) fn fate_is_over(&mut self) {
+    pub(super) fn schedule_is_over(&mut self) {
         let when = self.now_as(When::Time);
         self.carry_out(Step { when, whom: Whom::World, how: How::Heal });
         self.deadline = self.now + 40 * SECOND;

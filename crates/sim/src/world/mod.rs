@@ -209,7 +209,7 @@ impl World {
         world.coordinator.faults_left = schedule.coordinator_faults;
         world.hosts.faults_left = schedule.hub_faults;
         world.begin_schedule(schedule);
-        world.begin_servers_fate();
+        world.begin_servers_schedule();
         world
     }
 
@@ -636,7 +636,7 @@ impl World {
                 self.hurry_coordinator();
                 self.at(self.now + 10 * MILLISECOND, Event::Heal);
             }
-            Event::Heal if self.schedule.is_some() => self.fate_is_over(),
+            Event::Heal if self.schedule.is_some() => self.schedule_is_over(),
             Event::Heal => self.heal(),
             Event::Check => {
                 self.check_owners();

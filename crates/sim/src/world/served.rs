@@ -273,7 +273,7 @@ impl World {
 
     /// Schedules the servers' faults. A sequence of their own decides, so that a seed's
     /// other draws do not depend on it.
-    pub(super) fn begin_servers_fate(&mut self) {
+    pub(super) fn begin_servers_schedule(&mut self) {
         let (seed, is_quiet) = (self.scenario.seed, self.scenario.quiet);
         let Some(servers) = self.servers.as_mut().filter(|_| !is_quiet) else { return };
         let mut random = Random::new(seed ^ 0x7365_7276);

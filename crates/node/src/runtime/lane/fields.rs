@@ -22,7 +22,7 @@ pub(crate) struct PoolRequest {
 impl Lane {
     /// Collects the pools' requests that a flow caused by coming here under `epoch`,
     /// behind all earlier ones.
-    pub(crate) fn gather_wishes(&mut self, epoch: Option<Epoch>) {
+    pub(crate) fn gather_pool_requests(&mut self, epoch: Option<Epoch>) {
         let mut requests = core::mem::take(&mut self.pool_requests);
         self.visit_pools(|function, field, pool| {
             // Requests to a state server are fetched by its session.
@@ -43,7 +43,7 @@ impl Lane {
 
     /// Takes the pools' requests, in order.
     pub(crate) fn take_pool_requests(&mut self) -> impl Iterator<Item = PoolRequest> + '_ {
-        self.gather_wishes(None);
+        self.gather_pool_requests(None);
         self.pool_requests.drain(..)
     }
 

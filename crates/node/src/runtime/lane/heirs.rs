@@ -83,7 +83,7 @@ impl Lane {
         if may_forget > 0 && !is_planted(Fault::KeepsOldWindows) {
             self.chain.outdated(state, may_forget);
         }
-        self.gather_wishes(Some(epoch));
+        self.gather_pool_requests(Some(epoch));
         self.wheel.remove(&mut self.flows, slot);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;

@@ -334,7 +334,7 @@ impl Lane {
             }
         }
         self.gather_replies(slot);
-        self.gather_wishes(Some(epoch));
+        self.gather_pool_requests(Some(epoch));
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;
     }

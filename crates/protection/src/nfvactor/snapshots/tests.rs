@@ -66,7 +66,7 @@ impl Node {
         self.flows.find(&key(flow), self.flows.hash(&key(flow))).map(|found| found.slot)
     }
 
-    /// The state and the role of a flow here.
+    /// The state and the life of a flow here.
     fn known(&self, flow: u16) -> Option<(u8, Life)> {
         self.find(flow).map(|slot| (self.flows.state(slot)[0], self.flows.header(slot).life()))
     }
