@@ -13,10 +13,12 @@ pub struct PingReply {
     /// Microseconds that the packet loop took to answer.
     #[prost(uint64, tag = "2")]
     pub answered_us: u64,
-    /// Processor time of the packet loop's longest step for a question since the last Ping, microseconds.
+    /// Processor time of the packet loop's longest step for a question since the last Ping,
+    /// microseconds.
     #[prost(uint64, tag = "3")]
     pub longest_us: u64,
-    /// The same of any runtime.
+    /// Processor time of any runtime's longest step for a question since the last Ping,
+    /// microseconds.
     #[prost(uint64, tag = "4")]
     pub runtimes_longest_us: u64,
 }
@@ -26,21 +28,25 @@ pub struct PingReply {
 pub struct GetStatusRequest {}
 /// The state of a box: the object that `holdfast status --json` prints.
 ///
-/// Each frame that comes to a box is in one counter of each of these rows, once the box is through with it:
+/// The counters of frames add up. Each frame that comes to a box is in one counter of each
+/// of these sums, once the box is through with it:
 ///
-/// | frames | are as many as |
-/// |---|---|
-/// | that come to a port's device | the port's `received`, `lost` (all but `device_tx_…`), and `frame_too_large` of its `drops` |
-/// | `received` and `originated` by all ports | `consumed` and `forwarded` by all ports, and the box's `drops` without those of the ports |
+/// - The frames that come to a port's device are as many as the port's `received`, `lost`
+///    (all but `device_tx_…`), and `frame_too_large` of its `drops`.
+/// - `received` and `originated` of all ports are as many as `consumed` and `forwarded` of
+///    all ports, and the box's `drops` without those of the ports.
 ///
-/// A port is given to send what is forwarded, in fragments or whole, and the box's answers and questions for
-/// neighbours: its `transmitted`, and its `drops` but `frame_too_large`. The device may lose some of the
+/// A port has to send forwarded packets, whole or in fragments, and the box's own answers
+/// and questions for neighbours. Each of these frames is in the port's `transmitted`, or
+/// in its `drops` other than `frame_too_large`. The device may lose some of the
 /// transmitted frames (`device_tx_dropped`, `device_tx_errors`).
 ///
-/// Small differences remain. Packets wait inside: for a neighbour's address up to three seconds, for other fragments of
-/// their datagram, for a flow's state, in queues. Counters of runtimes come here a few times in a second, those of devices
-/// once. The box's `drops` have messages between its processes, too, and copies of packets that are processed again after a
-/// failure; a packet that was inside a process when that ended is in none.
+/// Small differences remain. Packets wait inside: for a neighbour's address up to three
+/// seconds, for other fragments of their datagram, for a flow's state, in queues. Counters
+/// of runtimes come here a few times in a second, those of devices once. The box's `drops`
+/// also count messages between its processes, and copies of packets that are processed
+/// again after a failure. A packet that was inside a process when the process ended is in
+/// no counter.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -48,22 +54,26 @@ pub struct Status {
     /// Version of this object: 1.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Would every flow survive if something failed now, a process or, as `survives` says, a host?
+    /// Whether every flow would survive if a process, or a host where `survives` is `host`,
+    /// failed now.
     #[prost(enumeration = "Protected", tag = "2")]
     #[serde(with = "crate::status::protected")]
     pub protected: i32,
-    /// What may fail: `process`, or `host` with everything on it.
+    /// The unit of failure that `protected` is about: `process`, or `host` with everything
+    /// on it.
     #[prost(string, tag = "3")]
     pub survives: ::prost::alloc::string::String,
     /// The hosts, if several make the box, in the order of their numbers.
     #[prost(message, repeated, tag = "4")]
     pub hosts: ::prost::alloc::vec::Vec<Host>,
-    /// The latest packets of a surviving flow whose effects on its state a failure may undo: under the weakest chain's
-    /// protection among those that promise anything. 0: none.
+    /// The number of a surviving flow's latest packets whose effects on its state a failure
+    /// may undo. The weakest chain's protection counts, among those that promise anything.
+    /// 0: a failure undoes no packet.
     #[prost(uint32, tag = "5")]
     pub may_forget: u32,
-    /// Replicas that were found to be other than their flows at the owner, in all runtimes that are there, since their start.
-    /// Each was thrown away and sent anew; until it was, the answer to `protected` was not `yes`.
+    /// Replicas that differed from their flows at the owner, in all runtimes that are there,
+    /// since their start. Each of them was thrown away and sent anew; meanwhile `protected`
+    /// was not `yes`.
     #[prost(uint64, tag = "6")]
     pub copies_differed: u64,
     /// The ports, in the order of the configuration.
@@ -72,70 +82,79 @@ pub struct Status {
     /// The service-chain rules.
     #[prost(message, optional, tag = "8")]
     pub rules: ::core::option::Option<Rules>,
-    /// How the election of a coordinator stands, if there is one.
+    /// The state of the election of a coordinator, if there is an election.
     #[prost(message, optional, tag = "9")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub election: ::core::option::Option<Election>,
-    /// Every process of the cluster, the dead ones replaced by their successors.
+    /// Every process of the cluster; a dead process is replaced by its successor.
     #[prost(message, repeated, tag = "10")]
     pub processes: ::prost::alloc::vec::Vec<Process>,
-    /// Drops by reason (the names of `holdfast explain`), all parts together, since the start.
+    /// Drops by reason (the names of `holdfast explain`), all parts together, since the
+    /// start.
     #[prost(btree_map = "string, uint64", tag = "11")]
     pub drops: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
-    /// What failed since the start, oldest first.
+    /// Failures since the start, oldest first.
     #[prost(message, repeated, tag = "12")]
     pub failovers: ::prost::alloc::vec::Vec<Failover>,
-    /// The control API of the host that answers: where it listens, connections, calls, and what it refused, by reason.
+    /// The control API of the host that answers: its address, connections, calls, and what
+    /// it refused, by reason.
     #[prost(message, optional, tag = "13")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: ::core::option::Option<ControlApi>,
-    /// Pools whose numbers belong to one flow each, such as a NAT's ports: by chain, function and field.
+    /// Pools whose numbers belong to one flow each, such as a NAT's ports: by chain,
+    /// function and field.
     #[prost(message, repeated, tag = "14")]
     pub pools: ::prost::alloc::vec::Vec<Pool>,
     /// Counters and gauges of flows, over the whole box: by chain, function and field.
     #[prost(message, repeated, tag = "15")]
     pub statistics: ::prost::alloc::vec::Vec<Statistic>,
-    /// Flows whose state is at the state server alone, because `resident_flows` leaves no room for it in memory: it is
-    /// fetched when a packet comes. They survive any runtime's end, and that of one of the state server's two processes, but
-    /// not both of these at once.
+    /// Flows whose state is at the state server alone, because `resident_flows` leaves no
+    /// room for it in memory. The state is fetched when a packet comes. These flows survive
+    /// any runtime's end, and the end of either of the state server's two processes, but not
+    /// of both processes at once.
     #[prost(uint64, tag = "16")]
     pub absent_flows: u64,
-    /// States of flows that runtimes have fetched from the state server since their start. If it grows as quickly as packets
-    /// come, `resident_flows` is too small for the flows that are active.
+    /// States of flows that runtimes have fetched from the state server since their start.
+    /// If this count grows as quickly as packets come, `resident_flows` is too small for the
+    /// flows that are active.
     #[prost(uint64, tag = "17")]
     pub fetched_states: u64,
-    /// How full tables of flows are: of the switches that the host serves that answers, and of every runtime. Half open are
-    /// flows that nobody has answered, and those of TCP whose initiator has not gone on after the answer. Three quarters
-    /// full, flows live shorter that are over, half open, or unanswered; from nine tenths on, flows end early that stand for
-    /// least (`forgotten`): those that are over, half-open ones whose handshake has not gone on for a second, of the others
-    /// half open or unanswered those that have been idle for longest, and behind them answered ones without a handshake that
-    /// have been idle for a sixteenth of their time. No established TCP connection makes room for another. A flood fills a
-    /// table, and so does a box that has outgrown `limits.flows`: look at `half_open`, and at who has most (`holdfast
-    /// flows`).
+    /// Fill of the flow tables: of the switches that the answering host serves, and of every
+    /// runtime. Flows are half open if no answer has come, or, for TCP, if the initiator has
+    /// not gone on after the answer. From three quarters full on, time-outs are shorter for
+    /// flows that are over, half open, or unanswered. From nine tenths on, flows of the
+    /// lowest standing end early (`forgotten`). Flows that are over end first. Half-open
+    /// flows whose handshake has not gone on for a second are next. The longest idle of the
+    /// other half-open or unanswered flows follow. Answered flows without a handshake that
+    /// have been idle for a sixteenth of their time-out are last. No established TCP
+    /// connection makes room for another. A flood fills a table, and so does a box that has
+    /// outgrown `limits.flows`: look at `half_open`, and at the hosts with the most flows
+    /// (`holdfast flows`).
     #[prost(message, repeated, tag = "18")]
     pub flow_tables: ::prost::alloc::vec::Vec<FlowTable>,
 }
-/// How full a table of flows is.
+/// Fill of one table of flows.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FlowTable {
-    /// Node id of the switch or runtime whose it is.
+    /// Node id of the switch or runtime that has the table.
     #[prost(uint32, tag = "1")]
     pub id: u32,
-    /// Flows in it.
+    /// Flows in the table.
     #[prost(uint64, tag = "2")]
     pub used: u64,
-    /// Flows that it has room for; of a runtime, of all chains together.
+    /// Flows that the table has room for; for a runtime, in all chains together.
     #[prost(uint64, tag = "3")]
     pub size: u64,
-    /// How full it is, in 1/1000; of a runtime, the table of the chain whose is fullest.
+    /// Fill of the table, in 1/1000; for a runtime, of the chain whose table is fullest.
     #[prost(uint32, tag = "4")]
     pub fill_permille: u32,
-    /// Half-open flows, of a switch: unanswered ones, and TCP handshakes that the initiator has not completed.
+    /// Half-open flows of a switch: unanswered flows, and TCP handshakes that the initiator
+    /// has not completed.
     #[prost(uint64, optional, tag = "5")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_open: ::core::option::Option<u64>,
@@ -144,24 +163,24 @@ pub struct FlowTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forgotten: ::core::option::Option<u64>,
 }
-/// A pool, as its runtimes and whoever divides it have said last.
+/// A pool, as last reported by its runtimes and the state server.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pool {
-    /// Name of its chain.
+    /// Name of the pool's chain.
     #[prost(string, tag = "1")]
     pub chain: ::prost::alloc::string::String,
-    /// Name of the function.
+    /// Name of the pool's function.
     #[prost(string, tag = "2")]
     pub function: ::prost::alloc::string::String,
-    /// Name of the pool in it.
+    /// Name of the pool in its function.
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
-    /// `partitioned`, or a `state-server`'s.
+    /// How runtimes share the pool: `partitioned`, or by a `state-server`.
     #[prost(string, tag = "4")]
     pub shared: ::prost::alloc::string::String,
-    /// Numbers that there are.
+    /// Numbers in the pool.
     #[prost(uint32, tag = "5")]
     pub size: u32,
     /// Numbers that flows hold.
@@ -170,63 +189,65 @@ pub struct Pool {
     /// Numbers that runtimes have at hand for their next flows.
     #[prost(uint32, tag = "7")]
     pub at_hand: u32,
-    /// Where a state server assigns them: what there is for all that it knows.
+    /// The state server's account of the pool, if a state server assigns its numbers.
     #[prost(message, optional, tag = "8")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: ::core::option::Option<ServerPool>,
 }
-/// A pool for all that the state server knows.
+/// The state server's account of a pool: every number is in one of the four fields.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ServerPool {
-    /// Nobody's.
+    /// Numbers that are free to be assigned.
     #[prost(uint32, tag = "1")]
     pub free: u32,
-    /// Runtimes have them at hand.
+    /// Numbers that runtimes have at hand for their next flows.
     #[prost(uint32, tag = "2")]
     pub at_hand: u32,
-    /// Flows have them, or had when they were last heard of.
+    /// Numbers that flows hold, or held when the state server last heard of them.
     #[prost(uint32, tag = "3")]
     pub held: u32,
-    /// Nobody's, and not given away for a while.
+    /// Numbers that no flow has any more, and that are not assigned again for a while.
     #[prost(uint32, tag = "4")]
     pub resting: u32,
 }
-/// Numbers that every flow may change: counters, or a gauge. With a state server, what all runtimes that ever were have counted,
-/// and what those measure that live; without one, what those that live have said last, together.
+/// Numbers that every flow may change: counters, or a gauge. With a state server, counters
+/// include the counts of all runtimes that ever ran, and a gauge adds up the living
+/// runtimes' measurements. Without a state server, both add up the living runtimes' last
+/// reports.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Statistic {
-    /// Name of its chain.
+    /// Name of the statistic's chain.
     #[prost(string, tag = "1")]
     pub chain: ::prost::alloc::string::String,
-    /// Name of the function.
+    /// Name of the statistic's function.
     #[prost(string, tag = "2")]
     pub function: ::prost::alloc::string::String,
-    /// Name of the statistic in it.
+    /// Name of the statistic in its function.
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
-    /// `counters`, which only grow, or a `gauge`.
+    /// Kind of the statistic: `counters`, which only grow, or a `gauge`.
     #[prost(string, tag = "4")]
     pub kind: ::prost::alloc::string::String,
-    /// `partitioned`, or a `state-server`'s.
+    /// How runtimes share the statistic: `partitioned`, or by a `state-server`.
     #[prost(string, tag = "5")]
     pub shared: ::prost::alloc::string::String,
-    /// How many numbers it has.
+    /// How many numbers the statistic has.
     #[prost(uint32, tag = "6")]
     pub size: u32,
     /// The values in order, as far as runtimes have reported them.
     #[prost(message, repeated, tag = "7")]
     pub values: ::prost::alloc::vec::Vec<StatisticValue>,
 }
-/// One number of a statistic.
+/// A value of a statistic: a counter, or an item of a gauge.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatisticValue {
-    /// A counter's name; of a gauge's items the number, counted from 0.
+    /// The counter's name; for an item of a gauge its number, counted from 0.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// The value.
@@ -238,31 +259,33 @@ pub struct StatisticValue {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Host {
-    /// Its name in the configuration.
+    /// The host's name in the configuration.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// `serving` the ports, `running`, or `away`: as the coordinator saw it last.
+    /// The host is `serving` the ports, `running`, or `away`, as the coordinator saw it
+    /// last.
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
-    /// It is the one that answers.
+    /// True for the host that answers.
     #[prost(bool, tag = "3")]
     pub is_this: bool,
-    /// Of a host that two networks join with the one that answers: both.
+    /// The two networks between this host and the host that answers, if two networks join
+    /// them.
     #[prost(message, repeated, tag = "4")]
     pub networks: ::prost::alloc::vec::Vec<Network>,
 }
-/// One of two networks to another host.
+/// A network to another host, where there are two.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Network {
-    /// The device or address by which the host that answers reaches it.
+    /// The device or address by which the host that answers reaches this network.
     #[prost(string, tag = "1")]
     pub device: ::prost::alloc::string::String,
-    /// What goes there arrives.
+    /// True while frames that are sent to the other host by this network arrive.
     #[prost(bool, tag = "2")]
     pub leads: bool,
-    /// It is the one that is used; none if neither leads there.
+    /// True for the network in use; false for both if neither leads to the other host.
     #[prost(bool, tag = "3")]
     pub used: bool,
 }
@@ -271,7 +294,7 @@ pub struct Network {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Port {
-    /// Its name in the configuration.
+    /// The port's name in the configuration.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// The Linux interface, or what else the configuration names.
@@ -280,7 +303,7 @@ pub struct Port {
     /// How the device is reached: `afxdp`, `afpacket`, ...
     #[prost(string, tag = "3")]
     pub driver: ::prost::alloc::string::String,
-    /// Its MAC address.
+    /// The port's MAC address.
     #[prost(string, tag = "4")]
     pub mac: ::prost::alloc::string::String,
     /// Largest IP packet, bytes.
@@ -295,30 +318,36 @@ pub struct Port {
     /// Frames that went out: packets of chains, in fragments or whole, and the box's own.
     #[prost(uint64, tag = "8")]
     pub transmitted: u64,
-    /// Drops by reason, of the port itself: `frame_too_large` of frames that would have come in, all else of frames that would have gone out.
+    /// Drops of the port itself, by reason: `frame_too_large` counts frames that would have
+    /// come in, all other reasons count frames that would have gone out.
     #[prost(btree_map = "string, uint64", tag = "9")]
     pub drops: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
-    /// Routers there that are watched, while this host serves the port.
+    /// Watched routers on the port's link, while this host serves the port.
     #[prost(message, repeated, tag = "10")]
     pub bfd: ::prost::alloc::vec::Vec<Bfd>,
-    /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. A frame that would have come in is in one of them.
+    /// Frames that the kernel and the device lost outside the port, by their counters (the
+    /// names of `holdfast explain`), while this host serves the port. A frame that would
+    /// have come in is in one of these counters.
     #[prost(btree_map = "string, uint64", tag = "11")]
     pub lost: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,
-    /// Received frames for the box itself that it has used: ARP, neighbour discovery, ping, and BFD
-    /// of its routers. All others were forwarded, by whichever port, or are in `drops`, or wait inside.
+    /// Received frames for the box itself that it has used: ARP, neighbour discovery, ping,
+    /// and BFD of its routers. All other received frames were forwarded, by whichever port,
+    /// or are in `drops`, or wait inside.
     #[prost(uint64, tag = "12")]
     pub consumed: u64,
-    /// Packets that went out by a port to a neighbour: those of chains, and of the box's own errors about these, and BFD
-    /// (`originated`); a packet in fragments once. What else the port transmitted are answers to who had sent something, and
-    /// questions for neighbours.
+    /// Packets that went out by this port to a neighbour: packets of chains, the box's own
+    /// errors about them, and BFD (`originated`). A packet in fragments counts once. The
+    /// port's other transmitted frames are the box's answers to senders, and questions for
+    /// neighbours.
     #[prost(uint64, tag = "13")]
     pub forwarded: u64,
-    /// Packets of the box itself that are in `forwarded`, or in `drops`, like those of others: errors about packets of
-    /// chains, BFD, and answers that could not be sent. So `received` and `originated` of all ports are `consumed` and
-    /// `forwarded` of all ports and `drops`, less those of the ports themselves.
+    /// Packets of the box itself that are in `forwarded`, or in `drops`, as other packets
+    /// are: errors about packets of chains, BFD, and answers that could not be sent.
+    /// Therefore `received` and `originated` of all ports are as many as `consumed` and
+    /// `forwarded` of all ports and `drops`, less the drops of the ports themselves.
     #[prost(uint64, tag = "14")]
     pub originated: u64,
 }
@@ -327,40 +356,43 @@ pub struct Port {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Bfd {
-    /// Its address.
+    /// The router's address.
     #[prost(string, tag = "1")]
     pub peer: ::prost::alloc::string::String,
-    /// The session's: `AdminDown`, `Down`, `Init` or `Up`.
+    /// The box's state of the session: `AdminDown`, `Down`, `Init` or `Up`.
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
-    /// Why that changed last: `none`, `control detection time expired`, ...
+    /// Why `state` changed last: `none`, `control detection time expired`, ...
     #[prost(string, tag = "3")]
     pub diagnostic: ::prost::alloc::string::String,
-    /// The router's state of the session, as it said last; `Down` while it is not heard.
+    /// The router's state of the session, as last heard; `Down` while the router is not
+    /// heard.
     #[prost(string, tag = "4")]
     pub remote_state: ::prost::alloc::string::String,
-    /// Why that changed last.
+    /// Why `remote_state` changed last, as the router said.
     #[prost(string, tag = "5")]
     pub remote_diagnostic: ::prost::alloc::string::String,
-    /// It was up and is dead: nothing is routed through it.
+    /// True if the router was up and is dead. No packet is routed through a dead router.
     #[prost(bool, tag = "6")]
     pub dead: bool,
-    /// Between packets of the box, before they are spread, microseconds.
+    /// Interval between the box's packets, before the jitter, microseconds.
     #[prost(uint32, tag = "7")]
     pub transmit_us: u32,
-    /// Between packets of the router, microseconds; absent while it is not heard.
+    /// Interval between the router's packets, microseconds; absent while the router is not
+    /// heard.
     #[prost(uint32, optional, tag = "8")]
     pub receive_us: ::core::option::Option<u32>,
-    /// After so long without a packet it is taken for dead, microseconds; absent while it is not heard.
+    /// The router is taken for dead after so long without a packet, microseconds; absent
+    /// while the router is not heard.
     #[prost(uint64, optional, tag = "9")]
     pub detection_us: ::core::option::Option<u64>,
-    /// How long the state has been this one, milliseconds.
+    /// Milliseconds since `state` changed last.
     #[prost(uint64, tag = "10")]
     pub since_ms: u64,
-    /// How often it was up and went down, since this host serves the port.
+    /// How often the session was up and went down, since this host serves the port.
     #[prost(uint64, tag = "11")]
     pub downs: u64,
-    /// Why it went down last; absent if it never did.
+    /// Why the session went down last; absent if it never did.
     #[prost(string, optional, tag = "12")]
     pub last_down: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -369,13 +401,14 @@ pub struct Bfd {
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rules {
-    /// Counts changes: 1 for those that the box began with.
+    /// Version of the rules, which counts their changes: 1 for those that the box began
+    /// with.
     #[prost(uint64, tag = "1")]
     pub version: u64,
-    /// How many there are; of several switches, at those of this host.
+    /// How many rules there are; with several switches, those of all switches of this host.
     #[prost(uint64, tag = "2")]
     pub count: u64,
-    /// Every switch goes by them.
+    /// True if every switch uses these rules.
     #[prost(bool, tag = "3")]
     pub in_force: bool,
 }
@@ -384,13 +417,14 @@ pub struct Rules {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Election {
-    /// Absent while nobody leads, or nobody knows.
+    /// The elected coordinator; absent while no process leads, or while the leader is not
+    /// known.
     #[prost(message, optional, tag = "1")]
     pub leader: ::core::option::Option<Leader>,
     /// Milliseconds since etcd answered last; absent while it answers.
     #[prost(uint64, optional, tag = "2")]
     pub silent_ms: ::core::option::Option<u64>,
-    /// What is wrong with etcd, or with what lies there.
+    /// The present problem with etcd, or with the data stored there.
     #[prost(string, optional, tag = "3")]
     pub trouble: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -405,24 +439,25 @@ pub struct Leader {
     /// Process id on its host; 0 where only etcd knows it, and does not answer.
     #[prost(uint32, tag = "2")]
     pub pid: u32,
-    /// Higher than that of any before.
+    /// Incarnation of the coordinator: higher than that of any coordinator before.
     #[prost(uint64, tag = "3")]
     pub incarnation: u64,
 }
-/// One process, or one role of a process that has several.
+/// A process, or a role of a process that has several roles.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Process {
-    /// `guard`, `manager`, `switch`, `coordinator`, `state-server` or `runtime`.
+    /// Role: `guard`, `manager`, `switch`, `coordinator`, `state-server` or `runtime`.
     #[prost(string, tag = "1")]
     pub role: ::prost::alloc::string::String,
-    /// Node id on the fabric; 0 of the guard, which is not there.
+    /// Node id on the fabric; 0 for the guard, which has no address there.
     #[prost(uint32, tag = "2")]
     pub id: u32,
-    /// The number of this start of the process: no start before it has had it. Runtimes have theirs from one counter for
-    /// the whole box, which a box with a state directory goes on with, so that of a runtime it does not say how often that
-    /// one was started. What an older one still sends is refused.
+    /// The number of this start of the process: no start before has had it. All runtimes of
+    /// the box take theirs from one counter, which a box with a state directory goes on with
+    /// when it is started again. The number therefore does not say how often a runtime was
+    /// started. Messages of an older incarnation are refused.
     #[prost(uint64, tag = "3")]
     pub incarnation: u64,
     /// Process id on its host; 0 while there is no process.
@@ -434,17 +469,18 @@ pub struct Process {
     /// The virtual cluster of a runtime.
     #[prost(string, optional, tag = "6")]
     pub cluster: ::core::option::Option<::prost::alloc::string::String>,
-    /// `starting`, `running`, `leaving`, `failed`, `drained` (by an operator's order) or `spare` (nobody is meant to be there for
-    /// now); of a coordinator `running`, `candidate` or `away`.
+    /// State of the process: `starting`, `running`, `leaving`, `failed`, `drained` (by an
+    /// operator's order) or `spare` (a place where no runtime is meant to run for now); for
+    /// a coordinator `running`, `candidate` or `away`.
     #[prost(string, tag = "7")]
     pub state: ::prost::alloc::string::String,
-    /// Flows that it owns (a runtime) or routes (a switch); replicas do not count.
+    /// Flows that a runtime owns or a switch routes; replicas do not count.
     #[prost(uint64, tag = "8")]
     pub flows: u64,
-    /// Packets handled since its start.
+    /// Packets handled since the start of the process.
     #[prost(uint64, tag = "9")]
     pub packets: u64,
-    /// Its own drops by reason.
+    /// Drops of the process itself, by reason.
     #[prost(btree_map = "string, uint64", tag = "10")]
     pub drops: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -454,35 +490,40 @@ pub struct Process {
     #[prost(string, optional, tag = "11")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: ::core::option::Option<::prost::alloc::string::String>,
-    /// Of a runtime: for how much of the time before its last report it had packets or messages to handle, in 1/1000.
+    /// Share of the time before a runtime's last report in which the runtime had packets or
+    /// messages to handle, in 1/1000.
     #[prost(uint32, optional, tag = "12")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_permille: ::core::option::Option<u32>,
-    /// A runtime's standby: the process that goes on when the runtime is killed, where the configuration asks for one.
+    /// The standby of a runtime: the process that goes on when the runtime is killed, where
+    /// the configuration asks for a standby.
     #[prost(message, optional, tag = "13")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_standby: ::core::option::Option<LocalStandby>,
-    /// A process that keeps ending: its short lives in succession (`failures`), in how many milliseconds it is started again
-    /// (`next_ms`; not there when it has been), and how it ended last (`cause`). The first starts after a failure come at
-    /// once; then each pause is twice as long as the one before, up to 30 s, of a runtime up to 12.8 s. Absent again once the
-    /// process has lived for some seconds, or, of a runtime, serves.
+    /// Restarts of a process that keeps ending: how many incarnations in succession were
+    /// short (`failures`), in how many milliseconds the process is started again (`next_ms`;
+    /// absent once it has been), and how it ended last (`cause`). The first starts after a
+    /// failure come at once. Each later pause is twice as long as the pause before, up to 30
+    /// s, for a runtime up to 12.8 s. The field is absent again once the process has run for
+    /// some seconds, or, for a runtime, once it serves.
     #[prost(message, optional, tag = "14")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: ::core::option::Option<Retry>,
 }
-/// How a process that keeps ending is started again.
+/// Restarts of a process that keeps ending.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Retry {
-    /// Short lives in succession.
+    /// Short incarnations in succession.
     #[prost(uint32, tag = "1")]
     pub failures: u32,
-    /// Milliseconds until the next start; absent if that was made, and of a runtime where the coordinator is on another host.
+    /// Milliseconds until the next start; absent if that start was made, and for a runtime
+    /// if the coordinator is on another host.
     #[prost(uint64, optional, tag = "2")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_ms: ::core::option::Option<u64>,
-    /// How the last life ended; empty if only another host knows it.
+    /// How the last incarnation ended; empty if only another host knows it.
     #[prost(string, tag = "3")]
     pub cause: ::prost::alloc::string::String,
 }
@@ -491,14 +532,14 @@ pub struct Retry {
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LocalStandby {
-    /// 0 while none is ready to take over.
+    /// Process id of the standby; 0 while no standby is ready to take over.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
     /// How often a standby has taken this runtime's place.
     #[prost(uint64, tag = "2")]
     pub takeovers: u64,
 }
-/// One failure and what was done about it.
+/// A failure of a runtime, and the recovery from it.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -509,34 +550,36 @@ pub struct Failover {
     /// The incarnation that failed.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
-    /// What was seen: `killed by signal 9`, `no heartbeat`, ...
+    /// The observed failure: `killed by signal 9`, `no heartbeat`, ...
     #[prost(string, tag = "3")]
     pub cause: ::prost::alloc::string::String,
-    /// Nanoseconds of the box's clock.
+    /// Time of the detection, nanoseconds of the box's clock.
     #[prost(uint64, tag = "4")]
     pub detected_at_ns: u64,
-    /// Microseconds from the failure, or the last sign of life where the failure itself is not dated, to its detection.
+    /// Microseconds from the failure, or the last sign of life where the failure itself is
+    /// not dated, to its detection.
     #[prost(uint64, optional, tag = "5")]
     pub detection_us: ::core::option::Option<u64>,
-    /// Microseconds from the detection until every flow that survives was served again; absent while that is not so.
+    /// Microseconds from the detection until every flow that survives was served again;
+    /// absent while some are not served.
     #[prost(uint64, optional, tag = "6")]
     pub recovered_us: ::core::option::Option<u64>,
     /// Flows that the failed runtime owned.
     #[prost(uint64, tag = "7")]
     pub flows: u64,
-    /// Those of them that other runtimes serve now.
+    /// Flows of the failed runtime that other runtimes serve now.
     #[prost(uint64, tag = "8")]
     pub recovered: u64,
     /// Flows without a replica anywhere, known when the recovery is over.
     #[prost(uint64, tag = "9")]
     pub lost: u64,
 }
-/// This API, as it is used.
+/// The use of this API.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ControlApi {
-    /// Where it listens: ADDRESS:PORT.
+    /// The address at which the control API listens: ADDRESS:PORT.
     #[prost(string, tag = "1")]
     pub listen: ::prost::alloc::string::String,
     /// Connections that are open.
@@ -556,19 +599,21 @@ pub struct ControlApi {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListFlowsRequest {
-    /// Which, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; empty for all.
+    /// Flows to list, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; empty
+    /// for all.
     #[prost(string, tag = "1")]
     pub filter: ::prost::alloc::string::String,
-    /// At most so many; 0 for 1000.
+    /// Maximum number of flows; 0 for 1000.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
-    /// The `next` of the answer before, to continue a list; empty to begin it.
+    /// The `next` of the answer before, to continue a list; empty to begin a list.
     #[prost(uint32, repeated, tag = "3")]
     pub after: ::prost::alloc::vec::Vec<u32>,
 }
-/// Flows, in no order. A list is no snapshot: its pieces are made while packets are forwarded. A flow that exists throughout
-/// and keeps its owner is in the list once. A flow that begins or ends meanwhile may be in it. A flow that moves or is
-/// recovered meanwhile may be in it twice or not at all.
+/// Flows, in no order. A list is no snapshot: its pieces are made while packets are
+/// forwarded. A flow that exists throughout and keeps its owner is in the list once. A
+/// flow that begins or ends meanwhile may be in it. A flow that moves or is recovered
+/// meanwhile may be in it twice or not at all.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -578,12 +623,13 @@ pub struct ListFlowsReply {
     /// In the last message: there are, or may be, more flows than were asked for.
     #[prost(bool, tag = "2")]
     pub truncated: bool,
-    /// In the last message: where the rest begins, for another request. Empty if there is none, or if that is not known.
+    /// In the last message: where the rest begins, for another request. Empty if there is no
+    /// rest, or if its beginning is not known.
     #[prost(uint32, repeated, tag = "3")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub next: ::prost::alloc::vec::Vec<u32>,
 }
-/// One flow. Of ICMP the ports are the echo identifier.
+/// A flow. The ports of an ICMP flow are the echo identifier.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -591,10 +637,10 @@ pub struct Flow {
     /// IP protocol number.
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
-    /// Who began it: ADDRESS:PORT.
+    /// The address that began the flow: ADDRESS:PORT.
     #[prost(string, tag = "2")]
     pub source: ::prost::alloc::string::String,
-    /// The address that it asked for: ADDRESS:PORT.
+    /// The address that the flow's first packet was sent to: ADDRESS:PORT.
     #[prost(string, tag = "3")]
     pub destination: ::prost::alloc::string::String,
     /// Source after the chain.
@@ -603,22 +649,24 @@ pub struct Flow {
     /// Destination after the chain.
     #[prost(string, tag = "5")]
     pub translated_destination: ::prost::alloc::string::String,
-    /// Name of its chain.
+    /// Name of the flow's chain.
     #[prost(string, optional, tag = "6")]
     pub chain: ::core::option::Option<::prost::alloc::string::String>,
-    /// What the functions say of it.
+    /// The flow's state as the chain's functions describe it.
     #[prost(string, tag = "7")]
     pub state: ::prost::alloc::string::String,
-    /// Node id of the runtime that owns it: the one that processes its packets.
+    /// Node id of the runtime that owns the flow: the runtime that processes its packets.
     #[prost(uint32, tag = "8")]
     pub owner: u32,
-    /// Node id of the runtime that has its replica, and would take it over; absent if there is none.
+    /// Node id of the runtime that has the flow's replica, and would take the flow over;
+    /// absent if there is no replica.
     #[prost(uint32, optional, tag = "9")]
     pub replica: ::core::option::Option<u32>,
-    /// How often it has changed its owner: what carries an older epoch is refused.
+    /// Number of the flow's ownership. The switch gives a higher one to every new flow, and
+    /// again at every change of owner. Messages of an older epoch are refused.
     #[prost(uint32, tag = "10")]
     pub epoch: u32,
-    /// Milliseconds since its first packet, by the switch's stamps.
+    /// Milliseconds since the flow's first packet, by the switch's stamps.
     #[prost(uint64, tag = "11")]
     pub age_ms: u64,
     /// Packets forward and back: two numbers.
@@ -632,13 +680,13 @@ pub struct Flow {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TraceRequest {
-    /// Which packets; empty for all.
+    /// Packets to trace; empty for all.
     #[prost(string, tag = "1")]
     pub selector: ::prost::alloc::string::String,
-    /// How many; at most 10000.
+    /// How many packets to trace; at most 10000.
     #[prost(uint32, tag = "2")]
     pub count: u32,
-    /// For how long at most, milliseconds; an hour at most.
+    /// For how long to trace at most, milliseconds; an hour at most.
     #[prost(uint64, tag = "3")]
     pub wait_ms: u64,
 }
@@ -660,7 +708,7 @@ pub mod trace_reply {
         Done(super::TraceDone),
     }
 }
-/// What happened to a packet in one place.
+/// A packet's step through the box: what happened to it at one place.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -713,13 +761,13 @@ pub struct MigrateRequest {
     /// Node id of the runtime that has the flows.
     #[prost(uint32, tag = "1")]
     pub from: u32,
-    /// That of the runtime that is to have them; without it, all others by turns.
+    /// Node id of the runtime to move the flows to; without it, all others by turns.
     #[prost(uint32, optional, tag = "2")]
     pub to: ::core::option::Option<u32>,
-    /// At most so many; without it, all.
+    /// Maximum number of flows to move; without it, all.
     #[prost(uint64, optional, tag = "3")]
     pub limit: ::core::option::Option<u64>,
-    /// Which, before or after NAT; empty for all.
+    /// Flows to move, before or after NAT; empty for all.
     #[prost(string, tag = "4")]
     pub filter: ::prost::alloc::string::String,
 }
@@ -727,10 +775,10 @@ pub struct MigrateRequest {
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainRequest {
-    /// Node id.
+    /// Node id of the runtime to drain.
     #[prost(uint32, tag = "1")]
     pub runtime: u32,
-    /// Also if flows would not survive a failure without it.
+    /// Drains the runtime even if flows would not survive a failure without it.
     #[prost(bool, tag = "2")]
     pub force: bool,
 }
@@ -745,22 +793,23 @@ pub struct Progress {
     /// Flows that other runtimes serve now.
     #[prost(uint64, tag = "2")]
     pub moved: u64,
-    /// Flows that nobody would have: they stayed.
+    /// Flows that stayed, because no other runtime accepted them.
     #[prost(uint64, tag = "3")]
     pub refused: u64,
     /// Flows that the runtime had when a drain began.
     #[prost(uint64, optional, tag = "4")]
     pub had: ::core::option::Option<u64>,
-    /// Nothing follows.
+    /// True in the last message of the stream.
     #[prost(bool, tag = "5")]
     pub done: bool,
-    /// The runtime failed before it was done; its flows were recovered as after any failure.
+    /// The runtime failed before the migration or drain was done; its flows were recovered
+    /// as after any failure.
     #[prost(bool, tag = "6")]
     pub failed: bool,
-    /// Microseconds since it began, or that it took.
+    /// Microseconds since the migration or drain began, or that it took.
     #[prost(uint64, tag = "7")]
     pub took_us: u64,
-    /// Number of a migration, for GetProgress; absent of a drain.
+    /// Number of a migration, for GetProgress; absent for a drain.
     #[prost(uint32, optional, tag = "8")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: ::core::option::Option<u32>,
@@ -769,7 +818,7 @@ pub struct Progress {
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RestoreRequest {
-    /// Node id.
+    /// Node id of the runtime to restore.
     #[prost(uint32, tag = "1")]
     pub runtime: u32,
 }
@@ -777,13 +826,13 @@ pub struct RestoreRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RestoreProgress {
-    /// Node id.
+    /// Node id of the runtime.
     #[prost(uint32, tag = "1")]
     pub runtime: u32,
-    /// Its state, as in Status.
+    /// State of the runtime, as in Status.
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
-    /// Nothing follows.
+    /// True in the last message of the stream.
     #[prost(bool, tag = "3")]
     pub done: bool,
 }
@@ -794,7 +843,7 @@ pub struct ApplyRequest {
     /// The configuration's name, for messages.
     #[prost(string, tag = "1")]
     pub file: ::prost::alloc::string::String,
-    /// All of it; 4 MiB at most.
+    /// The whole configuration; 4 MiB at most.
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
     /// Only say what would change.
@@ -815,7 +864,8 @@ pub mod apply_reply {
     pub enum Result {
         #[prost(message, tag = "1")]
         Applied(super::Applied),
-        /// The configuration is wrong, or would change what a running box cannot: nothing was changed.
+        /// The configuration is wrong, or would change what a running box cannot. The box
+        /// changed no setting.
         #[prost(message, tag = "2")]
         Refused(super::Refused),
     }
@@ -835,7 +885,7 @@ pub struct Applied {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RuleChanges {
-    /// Versions of the rules.
+    /// Versions of the rules, before the change and now.
     #[prost(uint64, tag = "1")]
     pub before: u64,
     #[prost(uint64, tag = "2")]
@@ -864,7 +914,7 @@ pub struct Refused {
     /// Everything that is wrong, for people.
     #[prost(string, tag = "1")]
     pub error: ::prost::alloc::string::String,
-    /// The same by place.
+    /// The mistakes by their places.
     #[prost(message, repeated, tag = "2")]
     pub refused: ::prost::alloc::vec::Vec<Mistake>,
 }
@@ -908,11 +958,12 @@ pub struct StopReply {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JoinRequest {
-    /// Which of the configuration's hosts the caller is.
+    /// Name of the caller in the configuration's hosts.
     #[prost(string, tag = "1")]
     pub host: ::prost::alloc::string::String,
 }
-/// The answer holds secrets: it is for the caller's state directory, and for nobody else.
+/// The answer holds secrets: it is for the caller's state directory, and must not go
+/// anywhere else.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -923,7 +974,8 @@ pub struct JoinReply {
     /// The configuration by which the box runs.
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
-    /// What the configuration names by paths from its own directory: the cluster's keys, and the files for etcd.
+    /// Files that the configuration names by paths from its own directory: the cluster's
+    /// keys, and the files for etcd.
     #[prost(message, repeated, tag = "3")]
     pub files: ::prost::alloc::vec::Vec<File>,
 }
@@ -932,13 +984,13 @@ pub struct JoinReply {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct File {
-    /// From the configuration's directory, as the configuration says it.
+    /// Path from the configuration's directory, as the configuration names it.
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
     #[prost(bytes = "vec", tag = "2")]
     pub contents: ::prost::alloc::vec::Vec<u8>,
 }
-/// Whether a failure now would be survived by every flow.
+/// Whether every flow would survive a failure now.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -946,7 +998,7 @@ pub enum Protected {
     Unspecified = 0,
     /// Every flow has its replica.
     Yes = 1,
-    /// The protection does not promise it, or there is nobody left to hold a replica.
+    /// The protection does not promise survival, or no node is left to hold a replica.
     No = 2,
     /// Some flows have no replica yet.
     ReSynchronising = 3,
@@ -986,8 +1038,10 @@ pub mod control_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What a box can be asked. What it refuses is a status: INVALID_ARGUMENT if the request is wrong, FAILED_PRECONDITION if the box is not in a state to do it,
-    /// PERMISSION_DENIED if the certificate does not allow it, RESOURCE_EXHAUSTED if others are asking too much, DEADLINE_EXCEEDED if the packet loop does not answer.
+    /// The calls that a box answers. A refused call ends with a status: INVALID_ARGUMENT if
+    /// the request is wrong, FAILED_PRECONDITION if the box is not in a state to do it,
+    /// PERMISSION_DENIED if the certificate does not allow it, RESOURCE_EXHAUSTED if other
+    /// callers ask too much, DEADLINE_EXCEEDED if the packet loop does not answer.
     #[derive(Debug, Clone)]
     pub struct ControlClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1057,7 +1111,7 @@ pub mod control_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Is the packet loop alive?
+        /// Asks whether the packet loop is alive.
         pub async fn ping(
             &mut self,
             request: impl tonic::IntoRequest<super::PingRequest>,
@@ -1079,7 +1133,7 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "Ping"));
             self.inner.unary(req, path, codec).await
         }
-        /// Processes, drops, failovers, and whether it is safe to lose something now.
+        /// Returns processes, drops, failovers, and whether it is safe to lose something now.
         pub async fn get_status(
             &mut self,
             request: impl tonic::IntoRequest<super::GetStatusRequest>,
@@ -1101,7 +1155,7 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "GetStatus"));
             self.inner.unary(req, path, codec).await
         }
-        /// Flows, some hundred per message.
+        /// Lists flows, some hundred per message.
         pub async fn list_flows(
             &mut self,
             request: impl tonic::IntoRequest<super::ListFlowsRequest>,
@@ -1126,7 +1180,8 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "ListFlows"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// The way of the next packets through the box: a message per step, then one with `done`. One trace at a time.
+        /// Follows the next packets through the box: a message per step, then a message with
+        /// `done`. The box runs one trace at a time.
         pub async fn trace(
             &mut self,
             request: impl tonic::IntoRequest<super::TraceRequest>,
@@ -1151,7 +1206,8 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "Trace"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Moves flows between runtimes. Ends with the message that is `done`; the flows move on if the caller goes away before.
+        /// Moves flows between runtimes. The stream ends with the message that has `done` set.
+        /// If the caller goes away before that, the flows still move.
         pub async fn migrate(
             &mut self,
             request: impl tonic::IntoRequest<super::MigrateRequest>,
@@ -1176,7 +1232,8 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "Migrate"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Takes a runtime out of service: its flows move, its replicas are made elsewhere, it ends. As Migrate.
+        /// Takes a runtime out of service: its flows move, its replicas are made elsewhere, and
+        /// the runtime ends. The stream is as that of Migrate.
         pub async fn drain(
             &mut self,
             request: impl tonic::IntoRequest<super::DrainRequest>,
@@ -1201,7 +1258,7 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "Drain"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// How far a migration or a drain is that was begun before, by whomever.
+        /// Returns the progress of a migration or drain that any caller began before.
         pub async fn get_progress(
             &mut self,
             request: impl tonic::IntoRequest<super::GetProgressRequest>,
@@ -1223,7 +1280,8 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "GetProgress"));
             self.inner.unary(req, path, codec).await
         }
-        /// Brings a drained runtime back into service. The first message says that it is begun, the last that the runtime serves.
+        /// Brings a drained runtime back into service. The first message says that this has
+        /// begun, the last that the runtime serves.
         pub async fn restore(
             &mut self,
             request: impl tonic::IntoRequest<super::RestoreRequest>,
@@ -1248,7 +1306,7 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "Restore"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Goes by another configuration without stopping, all of it or nothing.
+        /// Applies another configuration without stopping the box, all of it or nothing.
         pub async fn apply(
             &mut self,
             request: impl tonic::IntoRequest<super::ApplyRequest>,
@@ -1292,7 +1350,8 @@ pub mod control_client {
                 .insert(GrpcMethod::new("holdfast.control.v1.Control", "Stop"));
             self.inner.unary(req, path, codec).await
         }
-        /// Everything that another host of the box needs to run its part. Over TLS for the host that is named in the certificate only.
+        /// Returns everything that another host of the box needs to run its part. Over TLS, only
+        /// the host that the certificate names may ask.
         pub async fn join(
             &mut self,
             request: impl tonic::IntoRequest<super::JoinRequest>,
@@ -1329,12 +1388,12 @@ pub mod control_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ControlServer.
     #[async_trait]
     pub trait Control: std::marker::Send + std::marker::Sync + 'static {
-        /// Is the packet loop alive?
+        /// Asks whether the packet loop is alive.
         async fn ping(
             &self,
             request: tonic::Request<super::PingRequest>,
         ) -> std::result::Result<tonic::Response<super::PingReply>, tonic::Status>;
-        /// Processes, drops, failovers, and whether it is safe to lose something now.
+        /// Returns processes, drops, failovers, and whether it is safe to lose something now.
         async fn get_status(
             &self,
             request: tonic::Request<super::GetStatusRequest>,
@@ -1345,7 +1404,7 @@ pub mod control_server {
             >
             + std::marker::Send
             + 'static;
-        /// Flows, some hundred per message.
+        /// Lists flows, some hundred per message.
         async fn list_flows(
             &self,
             request: tonic::Request<super::ListFlowsRequest>,
@@ -1356,7 +1415,8 @@ pub mod control_server {
             >
             + std::marker::Send
             + 'static;
-        /// The way of the next packets through the box: a message per step, then one with `done`. One trace at a time.
+        /// Follows the next packets through the box: a message per step, then a message with
+        /// `done`. The box runs one trace at a time.
         async fn trace(
             &self,
             request: tonic::Request<super::TraceRequest>,
@@ -1367,7 +1427,8 @@ pub mod control_server {
             >
             + std::marker::Send
             + 'static;
-        /// Moves flows between runtimes. Ends with the message that is `done`; the flows move on if the caller goes away before.
+        /// Moves flows between runtimes. The stream ends with the message that has `done` set.
+        /// If the caller goes away before that, the flows still move.
         async fn migrate(
             &self,
             request: tonic::Request<super::MigrateRequest>,
@@ -1378,12 +1439,13 @@ pub mod control_server {
             >
             + std::marker::Send
             + 'static;
-        /// Takes a runtime out of service: its flows move, its replicas are made elsewhere, it ends. As Migrate.
+        /// Takes a runtime out of service: its flows move, its replicas are made elsewhere, and
+        /// the runtime ends. The stream is as that of Migrate.
         async fn drain(
             &self,
             request: tonic::Request<super::DrainRequest>,
         ) -> std::result::Result<tonic::Response<Self::DrainStream>, tonic::Status>;
-        /// How far a migration or a drain is that was begun before, by whomever.
+        /// Returns the progress of a migration or drain that any caller began before.
         async fn get_progress(
             &self,
             request: tonic::Request<super::GetProgressRequest>,
@@ -1394,12 +1456,13 @@ pub mod control_server {
             >
             + std::marker::Send
             + 'static;
-        /// Brings a drained runtime back into service. The first message says that it is begun, the last that the runtime serves.
+        /// Brings a drained runtime back into service. The first message says that this has
+        /// begun, the last that the runtime serves.
         async fn restore(
             &self,
             request: tonic::Request<super::RestoreRequest>,
         ) -> std::result::Result<tonic::Response<Self::RestoreStream>, tonic::Status>;
-        /// Goes by another configuration without stopping, all of it or nothing.
+        /// Applies another configuration without stopping the box, all of it or nothing.
         async fn apply(
             &self,
             request: tonic::Request<super::ApplyRequest>,
@@ -1409,14 +1472,17 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::StopRequest>,
         ) -> std::result::Result<tonic::Response<super::StopReply>, tonic::Status>;
-        /// Everything that another host of the box needs to run its part. Over TLS for the host that is named in the certificate only.
+        /// Returns everything that another host of the box needs to run its part. Over TLS, only
+        /// the host that the certificate names may ask.
         async fn join(
             &self,
             request: tonic::Request<super::JoinRequest>,
         ) -> std::result::Result<tonic::Response<super::JoinReply>, tonic::Status>;
     }
-    /// What a box can be asked. What it refuses is a status: INVALID_ARGUMENT if the request is wrong, FAILED_PRECONDITION if the box is not in a state to do it,
-    /// PERMISSION_DENIED if the certificate does not allow it, RESOURCE_EXHAUSTED if others are asking too much, DEADLINE_EXCEEDED if the packet loop does not answer.
+    /// The calls that a box answers. A refused call ends with a status: INVALID_ARGUMENT if
+    /// the request is wrong, FAILED_PRECONDITION if the box is not in a state to do it,
+    /// PERMISSION_DENIED if the certificate does not allow it, RESOURCE_EXHAUSTED if other
+    /// callers ask too much, DEADLINE_EXCEEDED if the packet loop does not answer.
     #[derive(Debug)]
     pub struct ControlServer<T> {
         inner: Arc<T>,

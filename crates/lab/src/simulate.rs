@@ -9,32 +9,32 @@ use std::path::{Path, PathBuf};
 /// Run the deterministic simulator
 #[derive(Debug, Clone, clap::Args)]
 pub struct SimArgs {
-    /// How many seeds
+    /// Number of seeds to play
     #[arg(long, default_value_t = 100)]
     seeds: u64,
-    /// The first
+    /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Only this one
+    /// Play only this seed
     #[arg(long)]
     seed: Option<u64>,
-    /// Print every event of it
+    /// Print every event of the seed or scenario
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
-    /// If it breaks an invariant: make the failure small, and print it as a scenario. Of
-    /// several seeds the first that fails is always shrunk
+    /// If the seed breaks an invariant, shrink the failure and print it as a scenario. If
+    /// several seeds are played, the first that fails is always shrunk
     #[arg(long, requires = "seed", conflicts_with_all = ["trace", "scenario"])]
     shrink: bool,
-    /// Play what a file says instead of what a seed draws
+    /// Play the scenarios of a file instead of seeds
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "from"])]
     scenario: Option<PathBuf>,
 }
 
 impl SimArgs {
-    /// Does it.
+    /// Plays the seeds or scenarios and prints the result.
     ///
     /// # Errors
-    /// What to tell the user, and the exit code.
+    /// The message for the user, and the exit code.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             SimArgs { scenario: Some(file), trace, .. } => play(&file, trace, json),

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Measure
 #[derive(Debug, Subcommand)]
 pub enum Plan {
-    /// What the machinery costs per packet
+    /// The cost of the machinery per packet
     Datapath {
         /// Flows
         #[arg(long, default_value_t = 100_000)]
@@ -23,7 +23,7 @@ pub enum Plan {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
-    /// What it costs to move flows between runtimes under load
+    /// The cost of moving flows between runtimes under load
     Migration {
         /// Flows
         #[arg(long, value_delimiter = ',', default_values_t = [500, 1_000, 100_000, 200_000])]
@@ -41,7 +41,7 @@ pub enum Plan {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
-    /// What it costs that every packet's state is elsewhere before the packet leaves
+    /// The cost of saving every packet's state elsewhere before the packet leaves
     Replication {
         /// Flows
         #[arg(long, default_value_t = 10_000)]
@@ -58,7 +58,7 @@ pub enum Plan {
         /// Runtimes
         #[arg(long, value_delimiter = ',', default_values_t = [10, 50, 200])]
         runtimes: Vec<u16>,
-        /// Flows of each
+        /// Flows of each runtime
         #[arg(long, default_value_t = 1_000)]
         flows: usize,
     },
@@ -68,7 +68,7 @@ pub enum Plan {
         /// Protections of the box
         #[arg(long, value_delimiter = ',', default_values_t = ["none".to_owned(), "nfvactor".to_owned()])]
         protections: Vec<String>,
-        /// Flows that are there meanwhile; each case once for every number
+        /// Flows that exist during the load; each case is run once for every number
         #[arg(long, value_delimiter = ',', default_values_t = [0, 50_000])]
         flows: Vec<usize>,
         /// Rounds; the median counts
@@ -78,23 +78,23 @@ pub enum Plan {
         #[arg(long, default_value_t = 5)]
         seconds: u32,
     },
-    /// What a whole box takes of memory, without a flow, with many, and after a runtime
-    /// was killed (root)
+    /// Memory of a whole box, without a flow, with many, and after a runtime was killed
+    /// (root)
     Memory {
         /// Flows
         #[arg(long, default_value_t = 1_000_000)]
         flows: usize,
-        /// Flows that the box's limits let in; without it half as many again as come
+        /// The box's limit of flows; without it half as many again as `--flows`
         #[arg(long)]
         limit: Option<usize>,
         /// Runtimes
         #[arg(long, default_value_t = 3)]
         runtimes: u16,
     },
-    /// Cost of questions to packets: the longest step for each, and times there and back
-    /// beside those without it (root)
+    /// The cost of control API questions to packets: the longest step for each question,
+    /// and round trips of packets with and without the question (root)
     Questions {
-        /// Flows that are there
+        /// Flows of the box
         #[arg(long, default_value_t = 100_000)]
         flows: usize,
         /// Rules of each configuration that is applied
@@ -107,7 +107,7 @@ pub enum Plan {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
-    /// What the remote standby of `reinforce` costs, by what that depends on
+    /// The cost of the remote standby of `reinforce`, by the settings it depends on
     Reinforce {
         /// Flows
         #[arg(long, default_value_t = 10_000)]
@@ -119,20 +119,20 @@ pub enum Plan {
         #[arg(long, default_value_t = 100_000)]
         rate: u64,
     },
-    /// What it costs that flows have their home at a state server, by how long they live;
-    /// beside functions that keep nothing
+    /// The cost of a state server as the flows' home, by the length of flows; beside
+    /// functions that keep no state
     Rescue(Churning),
-    /// What it costs that a state server asks for ports of which it has heard nothing, by
-    /// how soon it does
+    /// The cost of a state server's requests for ports of which it has had no report, by
+    /// how soon it asks
     Leases(Churning),
     /// More and more NAT instances that share one pool of ports: throughput if each had a
     /// core, and answers that come back
     Instances {
-        /// How many
+        /// Number of instances in each case
         #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5, 6])]
         instances: Vec<u16>,
-        /// State servers among which the flows are divided, in each of those cases; the
-        /// last number is also that of all that are left
+        /// State servers among which the flows are divided, in each of those cases; if
+        /// there are fewer numbers than cases, the last number counts for the others
         #[arg(long, value_delimiter = ',', default_values_t = [1])]
         servers: Vec<u16>,
         /// Flows whose answers come back
@@ -145,20 +145,20 @@ pub enum Plan {
         #[arg(long, default_value_t = 3)]
         rounds: usize,
     },
-    /// What TCP transfers get while the instance that has the most of them is killed
+    /// The rate of TCP transfers while the instance that has the most of them is killed
     /// again and again, with the rest of the box (root)
     Rate {
-        /// For how long, s, under each protection
+        /// Duration under each protection, s
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// An instance is killed as often, s
+        /// Interval between two kills of an instance, s
         #[arg(long, default_value_t = 10)]
         every: u64,
         /// Connections
         #[arg(long, default_value_t = 12)]
         connections: usize,
     },
-    /// What it costs that a runtime has a local standby
+    /// The cost of a runtime's local standby
     Local {
         /// Flows
         #[arg(long, default_value_t = 10_000)]
@@ -180,12 +180,12 @@ pub enum Plan {
         #[arg(long, default_value_t = 200_000)]
         rate: u64,
     },
-    /// What one tenant's load does to another one's on the same processor
+    /// The effect of one tenant's load on another tenant on the same processor
     Tenants {
-        /// Flows of each
+        /// Flows of each tenant
         #[arg(long, default_value_t = 1_000)]
         flows: usize,
-        /// Packets per second of the first
+        /// Packets per second of the first tenant
         #[arg(long, default_value_t = 100_000)]
         rate: u64,
     },
@@ -202,8 +202,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 3_000)]
         rate: u64,
     },
-    /// A control message between a runtime and a state server on each of its ways: there
-    /// and back, and how many go through
+    /// Control messages between a runtime and a state server on each control transport:
+    /// round-trip time, and throughput
     Controls {
         /// Round trips
         #[arg(long, default_value_t = 50_000)]
@@ -212,7 +212,7 @@ pub enum Plan {
         #[arg(long, default_value_t = 2_000_000)]
         messages: usize,
     },
-    /// What messages between processes cost, authenticated and not
+    /// The cost of messages between processes, authenticated and not
     Messages {
         /// Messages per round
         #[arg(long, default_value_t = 200_000)]
@@ -221,7 +221,7 @@ pub enum Plan {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
-    /// What it costs that packets between hosts are sealed
+    /// The cost of sealing packets between hosts
     Sealing {
         /// Packets per round
         #[arg(long, default_value_t = 200_000)]
@@ -232,7 +232,7 @@ pub enum Plan {
     },
 }
 
-/// What there is to choose where flows begin and end.
+/// Arguments of the measurements in which flows begin and end.
 #[derive(Debug, clap::Args)]
 pub struct Churning {
     /// Places for flows, half of which are taken
