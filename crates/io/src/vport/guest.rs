@@ -134,7 +134,7 @@ impl VportGuest {
             };
             let (id, handle) = packet.into_id();
             self.handles.put(handle);
-            // The ring has room for every buffer that the manager ever in_flight out; if it
+            // The ring has room for every buffer that the manager ever handed out; if it
             // is full, the manager is broken.
             if !self.tx.push(descriptor) {
                 self.cache.push(id);
