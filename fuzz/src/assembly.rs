@@ -9,7 +9,7 @@ use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
 use holdfast_node::manager::{HostOrder, Manager};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig, SwitchLimits};
 use holdfast_protection::Peer;
 use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 
@@ -68,7 +68,7 @@ impl WholeBox {
             me: Peer { node: NodeId::SWITCH, incarnation: 1 },
             number: 0,
             flows: 64,
-            limits: SourceLimits::default(),
+            limits: SwitchLimits::default(),
             seed: 1,
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,

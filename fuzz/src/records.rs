@@ -9,7 +9,7 @@ use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, 
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::rules::MAX_RULES;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig, SwitchLimits};
 use holdfast_protection::Peer;
 use holdfast_wire::{FlowKey, MemoryPool, NodeId, PacketPool};
 
@@ -33,7 +33,7 @@ fn switch_and_coordinator(steps: &[Step]) {
         me: switch_peer,
         number: 0,
         flows: 64,
-        limits: SourceLimits::default(),
+        limits: SwitchLimits::default(),
         seed: 1,
         tick_interval: 50_000_000,
         patience: 3_000_000_000,

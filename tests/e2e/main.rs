@@ -34,6 +34,7 @@ mod nfactor;
 mod paged;
 mod poison;
 mod privileges;
+mod rates;
 mod reinforce;
 mod rules;
 mod scaling;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         ("paged", paged::tests()),
         ("poison", poison::tests()),
         ("privileges", privileges::tests()),
+        ("rates", rates::tests()),
         ("reinforce", reinforce::tests()),
         ("rules", rules::tests()),
         ("scaling", scaling::tests()),

@@ -1,6 +1,8 @@
 //! The function trait, and the type-erased form in which a chain holds any function.
 
-use crate::{Context, Direction, Expected, FlowEvent, FlowState, Holds, Opening, SharedState};
+use crate::{
+    Context, Direction, Expected, FlowEvent, FlowState, Holds, Opening, RateLimit, SharedState,
+};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -159,6 +161,11 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         None
     }
 
+    /// Rates that flows share, in the order in which a packet has to conform to them.
+    fn rate_limits(&self) -> Vec<RateLimit> {
+        Vec::new()
+    }
+
     /// Bytes by which the function may lengthen a frame, with a tag or a header: frames
     /// between hosts must have room for them.
     fn added_bytes(&self) -> usize {
@@ -195,6 +202,8 @@ pub trait Configured: Send + Sync {
     fn owned_addresses(&self) -> Vec<Prefix>;
     /// [`NetworkFunction::source_limit`].
     fn source_limit(&self) -> Option<SourceLimit>;
+    /// [`NetworkFunction::rate_limits`].
+    fn rate_limits(&self) -> Vec<RateLimit>;
     /// [`NetworkFunction::added_bytes`].
     fn added_bytes(&self) -> usize;
     /// Makes the function with shared state of its own.
@@ -229,6 +238,10 @@ impl<N: NetworkFunction> Configured for Built<N> {
 
     fn source_limit(&self) -> Option<SourceLimit> {
         self.0.source_limit()
+    }
+
+    fn rate_limits(&self) -> Vec<RateLimit> {
+        self.0.rate_limits()
     }
 
     fn added_bytes(&self) -> usize {

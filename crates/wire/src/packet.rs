@@ -254,6 +254,12 @@ impl Packet {
         (self.end - self.start) as usize
     }
 
+    /// Length of the parsed IP packet, without the link's headers and padding, bytes.
+    #[inline]
+    pub fn ip_len(&self) -> u64 {
+        self.layers.end.saturating_sub(self.layers.l3).into()
+    }
+
     /// True if the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.end == self.start

@@ -35,6 +35,7 @@ crate::events! {
         StateInvalid "state_invalid" "The packet does not fit its connection's state (TCP flags or sequence window, an ICMP error that quotes nothing known).";
         PoolEmpty "pool_empty" "The NAT pool has no free port. Add addresses to the pool or lower the timeouts.";
         QuotaExceeded "quota_exceeded" "A limit per host or flow is reached.";
+        RateExceeded "rate_exceeded" "More than a `rate_limiter` lets pass.";
         NoMapping "no_mapping" "To a NAT address, but no mapping leads inside.";
         NoBackend "no_backend" "The load balancer has no usable backend.";
         NotTranslatable "not_translatable" "The function cannot translate this kind of packet, and fails closed.";

@@ -22,7 +22,7 @@ impl DscpConfig {
     ///
     /// # Errors
     /// The text says what is wrong, and what would be right.
-    pub(super) fn read(&self) -> Result<u8, String> {
+    pub(crate) fn read(&self) -> Result<u8, String> {
         match self {
             DscpConfig::Number(number) => u8::try_from(*number)
                 .ok()

@@ -17,18 +17,18 @@ const NOT_PRIORITY: u8 = 0x1f;
 
 /// The marks to write into a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(crate) struct Mark {
     /// Six bits; if none, the packet keeps its own.
-    pub(super) dscp: Option<u8>,
+    pub(crate) dscp: Option<u8>,
     /// Three bits; if none, no tag is added or changed.
-    pub(super) pcp: Option<u8>,
+    pub(crate) pcp: Option<u8>,
 }
 
 impl Mark {
     /// Marks a parsed packet. Returns false if it has no room for a tag.
     #[inline]
     #[must_use]
-    pub(super) fn write(self, packet: &mut Packet) -> bool {
+    pub(crate) fn write(self, packet: &mut Packet) -> bool {
         if let Some(dscp) = self.dscp {
             set_dscp(packet, dscp);
         }

@@ -18,13 +18,13 @@
 mod dscp;
 mod mark;
 
-use dscp::DscpConfig;
+pub(crate) use dscp::DscpConfig;
 use holdfast_nf::{
     ConfigError, Context, DropReason, FlowKey, NetworkFunction, Open, Opening, Packet, Verdict,
 };
 use holdfast_wire::selector::{Selector, SelectorError};
 use holdfast_wire::zone::Zones;
-use mark::Mark;
+pub(crate) use mark::Mark;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -275,11 +275,8 @@ impl QosMarker {
     fn count(&self, packet: &Packet, flow: &mut Marked) -> Option<&Class> {
         let mut class = self.classes.get(usize::from(flow.class))?;
         if class.limit.is_some() {
-            // Bytes without the link's headers, as meters count (RFC 2697, section 2):
-            // the same on every link.
-            let bytes = packet.layers.end.saturating_sub(packet.layers.l3);
             flow.packets = flow.packets.saturating_add(1);
-            flow.bytes = flow.bytes.saturating_add(bytes.into());
+            flow.bytes = flow.bytes.saturating_add(packet.ip_len());
         }
         while let Some(limit) =
             class.limit.filter(|limit| flow.packets > limit.packets || flow.bytes > limit.bytes)

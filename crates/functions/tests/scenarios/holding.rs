@@ -34,6 +34,7 @@ fn rows() -> Vec<(&'static str, Value, bool)> {
         ("forward", json!({}), false),
         ("packet_limit", json!({ "packets": 3 }), false),
         ("qos_marker", json!({ "classes": { "one": { "dscp": "ef" } }, "default": "one" }), false),
+        ("rate_limiter", json!({ "limits": [{ "per": "flow", "rate": "1 MB/s" }] }), false),
     ]
 }
 

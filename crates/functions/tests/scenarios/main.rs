@@ -16,6 +16,7 @@ mod nat_publish;
 mod pages;
 mod planted;
 mod qos_marker;
+mod rate_limiter;
 mod reading;
 mod round_trip;
 mod small;

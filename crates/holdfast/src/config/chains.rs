@@ -9,7 +9,7 @@ use super::shared::{Named, NamedPool};
 use super::source::Spot;
 use super::switches::{self, SwitchEntry};
 use holdfast_functions::catalog;
-use holdfast_nf::{Chain, ChainLayout, ConfigError, Configured, SourceLimit};
+use holdfast_nf::{Chain, ChainLayout, ConfigError, Configured, RateLimit, SourceLimit};
 use holdfast_protection::Plan;
 use holdfast_protection::plan::Shared;
 use holdfast_state::SERVER_CREDIT;
@@ -53,6 +53,11 @@ impl ChainPlan {
     /// The limit of flows per source, from the first function that has one.
     pub fn source_limit(&self) -> Option<SourceLimit> {
         self.functions.iter().find_map(|function| function.source_limit())
+    }
+
+    /// Rates that flows of the chain share, in the order of its functions.
+    pub fn rate_limits(&self) -> Vec<RateLimit> {
+        self.functions.iter().flat_map(|function| function.rate_limits()).collect()
     }
 
     /// Bytes by which a frame may grow in the chain.

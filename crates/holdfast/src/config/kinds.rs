@@ -12,8 +12,9 @@ use super::raw::{
     SwitchSettings, TlsFiles, UdpFabric,
 };
 use holdfast_functions::{
-    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, LoadBalancerConfig, MarkConfig,
-    MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig, Timeouts,
+    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, LimitConfig, LoadBalancerConfig,
+    MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig, RateLimiterConfig,
+    Timeouts,
 };
 use serde_json::Value;
 
@@ -262,6 +263,19 @@ function_keys! {
         classes: MARKED,
         rules: MARKED,
         default: MARKED,
+    }
+    "rate_limiter" RateLimiterConfig {
+        limits: PASSING,
+    }
+    "LimitConfig" LimitConfig {
+        per: PASSING,
+        rate: PASSING,
+        burst: PASSING,
+        flows: PASSING,
+        direction: PASSING,
+        prefix_v4: PASSING,
+        prefix_v6: PASSING,
+        mark: MARKED,
     }
     "ClassConfig" ClassConfig {
         dscp: MARKED,

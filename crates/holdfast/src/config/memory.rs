@@ -50,7 +50,7 @@ impl Memory {
         });
         Memory {
             flows,
-            switches: Switch::memory_of(limits.flows, &plan.source_limits()) * switches,
+            switches: Switch::memory_of(limits.flows, &plan.switch_limits()) * switches,
             runtimes: largest(&|chain| Flows::memory_of(flows * slots(chain), state(chain))),
             runtime_at_most: largest(&|chain| {
                 Flows::memory_of(limits.flows * slots(chain), state(chain))

@@ -28,7 +28,7 @@ use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
 use holdfast_node::message::PoolId;
 use holdfast_node::rules::Rule;
-use holdfast_node::switch::SourceLimits;
+use holdfast_node::switch::SwitchLimits;
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_wire::NodeId;
 use holdfast_wire::zone::Zones;
@@ -237,11 +237,12 @@ impl Plan {
     }
 
     /// The limits of flows per source at a switch.
-    pub fn source_limits(&self) -> SourceLimits {
-        SourceLimits {
+    pub fn switch_limits(&self) -> SwitchLimits {
+        SwitchLimits {
             half_open: Some(self.limits.half_open_per_source),
             flows: self.limits.flows_per_source,
             chains: self.chains.iter().map(ChainPlan::source_limit).collect(),
+            rates: self.chains.iter().map(ChainPlan::rate_limits).collect(),
         }
     }
 

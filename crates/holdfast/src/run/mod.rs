@@ -197,7 +197,7 @@ fn switch_config(
         // Tells this incarnation's packets from the former one's.
         number: incarnation as u8,
         flows: plan.limits.flows,
-        limits: plan.source_limits(),
+        limits: plan.switch_limits(),
         seed,
         tick_interval: 50 * MILLISECOND,
         patience: 3000 * MILLISECOND,

@@ -11,7 +11,7 @@ use holdfast_node::manager::Manager;
 use holdfast_node::message::{Control, Member, MemberState, kind, numbered};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig, SwitchLimits};
 use holdfast_protection::{Peer, Protection};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, MemoryPool, NodeId, Packet, PacketPool};
@@ -81,7 +81,7 @@ impl BenchBox {
             me: Peer { node: NodeId::SWITCH, incarnation: 1 },
             number: 0,
             flows,
-            limits: SourceLimits::default(),
+            limits: SwitchLimits::default(),
             seed: 7,
             tick_interval: 10_000_000,
             patience: 3_000_000_000,

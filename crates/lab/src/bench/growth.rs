@@ -20,7 +20,7 @@ use holdfast_node::message::{Order, Protected};
 use holdfast_node::pools;
 use holdfast_node::rules::Rule;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig, SwitchLimits};
 use holdfast_protection::{Peer, Plan as Preset};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, MemoryPool, NodeId, Packet, PacketPool};
@@ -166,7 +166,7 @@ impl<'a> Cluster<'a> {
             me: Peer { node: NodeId::SWITCH, incarnation: 1 },
             number: 1,
             flows: all + all / 4 + 1024,
-            limits: SourceLimits::default(),
+            limits: SwitchLimits::default(),
             seed: 7,
             tick_interval: 50 * MILLISECOND,
             patience: 3_000 * MILLISECOND,

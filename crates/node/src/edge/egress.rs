@@ -294,5 +294,5 @@ impl Edge {
 }
 
 fn is_longer(packet: &Packet, mtu: u16) -> bool {
-    packet.layers.end.saturating_sub(packet.layers.l3) > mtu
+    packet.ip_len() > u64::from(mtu)
 }

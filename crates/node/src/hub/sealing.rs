@@ -245,7 +245,7 @@ mod tests {
     use crate::hub::HubOut;
     use crate::manager::Manager;
     use crate::seal::is_sealed;
-    use crate::switch::{SourceLimits, Switch, SwitchConfig};
+    use crate::switch::{Switch, SwitchConfig, SwitchLimits};
     use core::num::NonZeroU64;
     use holdfast_wire::nsh::{Outer, encapsulate, index};
     use holdfast_wire::{MemoryPool, NodeId, PacketPool};
@@ -259,7 +259,7 @@ mod tests {
             me: Peer { node: NodeId::SWITCH, incarnation: 1 },
             number: 1,
             flows: 16,
-            limits: SourceLimits::default(),
+            limits: SwitchLimits::default(),
             seed: 1,
             tick_interval: 20 * MILLISECOND,
             patience: 3000 * MILLISECOND,

@@ -15,8 +15,10 @@
 //! In: packets with their keys, messages, the time. Out: packets for runtimes, messages.
 //! Never: a look at a flow's state.
 
+mod limits;
 mod log;
 mod ownership;
+mod rates;
 mod rebuild;
 mod records;
 mod routes;
@@ -25,8 +27,8 @@ mod suspects;
 mod targets;
 mod trace;
 
+pub use limits::SwitchLimits;
 pub use routes::{Doubt, Opening, Route};
-pub use sources::SourceLimits;
 pub use suspects::SetAside;
 
 use crate::channel::{Fabric, FabricConfig};
@@ -39,6 +41,7 @@ use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, NodeId, Packet, PacketPool};
 use log::Logs;
 use ownership::Claims;
+use rates::Rates;
 use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
@@ -55,8 +58,8 @@ pub struct SwitchConfig {
     pub number: u8,
     /// Routes that the switch may have.
     pub flows: usize,
-    /// Limits on the routes of one source.
-    pub limits: SourceLimits,
+    /// What it lets in, by source and by chain.
+    pub limits: SwitchLimits,
     /// The cluster's hash seed.
     pub seed: u64,
     /// Interval between two ticks to each runtime, ns.
@@ -98,11 +101,21 @@ struct Held {
     packet: Packet,
 }
 
+/// A packet to be routed.
+struct Arrival {
+    key: FlowKey,
+    hash: u64,
+    packet: Packet,
+    /// The time since which the packet has waited here, ns; `None` if it has just come.
+    since: Option<u64>,
+}
+
 /// See the module.
 pub struct Switch {
     config: SwitchConfig,
     fabric: Fabric,
     routes: Routes,
+    rates: Rates,
     targets: Targets,
     view: u64,
     rules: RuleSet,
@@ -125,7 +138,7 @@ pub struct Switch {
     next_epoch: Epoch,
     next_tick: u64,
     sweep_at: usize,
-    work: Vec<(FlowKey, u64, Packet)>,
+    work: Vec<Arrival>,
     hashes: Vec<u64>,
     /// Hashes of one message's keys, while the message is handled.
     expected: Vec<u64>,
@@ -149,6 +162,7 @@ impl Switch {
         Switch {
             fabric,
             routes,
+            rates: Rates::new(&config.limits, config.seed),
             targets: Targets::default(),
             view: 0,
             rules: RuleSet::default(),
@@ -210,14 +224,15 @@ impl Switch {
         self.routes.len()
     }
 
-    /// Bytes of memory that routes take: as many as there ever were at once.
+    /// Bytes of memory that routes and budgets of rates take: as many as there ever were
+    /// at once.
     pub fn memory(&self) -> usize {
-        self.routes.memory()
+        self.routes.memory() + self.rates.memory()
     }
 
     /// Bytes of memory for so many routes, if as many have ended before.
-    pub fn memory_of(routes: usize, limits: &SourceLimits) -> usize {
-        Routes::memory_of(routes, limits)
+    pub fn memory_of(routes: usize, limits: &SwitchLimits) -> usize {
+        Routes::memory_of(routes, limits) + Rates::memory_of(limits)
     }
 
     /// The most routes that there may be.
@@ -278,7 +293,7 @@ impl Switch {
         }
         let hash = self.routes.hash(&key);
         self.hashes.push(hash);
-        self.work.push((key, hash, packet));
+        self.work.push(Arrival { key, hash, packet, since: None });
     }
 
     /// Sends the burst's packets to their runtimes, encapsulated.
@@ -287,15 +302,16 @@ impl Switch {
         self.hashes.clear();
         let mut work = core::mem::take(&mut self.work);
         let mut traced = TRACED_AT_ONCE;
-        for (key, hash, mut packet) in work.drain(..) {
+        for mut arrival in work.drain(..) {
+            let packet = &mut arrival.packet;
             self.stamp(now);
             packet.meta.stamp = self.last_stamp;
             packet.meta.switch = self.config.number;
             packet.meta.flags &= Flags::OWN;
             if self.trace.is_some() && traced > 0 {
-                traced -= u32::from(self.start_trace(&key, &mut packet));
+                traced -= u32::from(self.start_trace(&arrival.key, packet));
             }
-            self.route(key, hash, packet, now, out, pool);
+            self.route(arrival, now, out, pool);
         }
         self.work = work;
     }
@@ -328,25 +344,26 @@ impl Switch {
     #[inline]
     fn route(
         &mut self,
-        key: FlowKey,
-        hash: u64,
-        packet: Packet,
+        arrival: Arrival,
         now: u64,
         out: &mut Vec<(Peer, Packet)>,
         pool: &mut dyn PacketPool,
     ) {
-        let (id, is_reply) = match self.routes.find(&key, hash) {
+        let Arrival { key, hash, packet, since } = arrival;
+        let found = self.routes.find(&key, hash);
+        let is_known = found.is_some();
+        let (id, is_reply) = match found {
             Some(found) => (found.slot, found.is_reply),
             // A key without a route may be a new flow's or a known one's while rules or
             // routes are missing. The coordinator and the runtimes have been asked.
             None if self.rules.version() == 0 || self.rebuild.is_some() => {
-                return self.hold(key, packet, now, pool);
+                return self.hold(Held { since: since.unwrap_or(now), key, packet }, pool);
             }
             None => {
                 if packet.meta.flags & Flags::TRACE != 0 {
                     self.trace_rule(&key, &packet);
                 }
-                match self.new_route(key, hash, packet.meta.ingress, now) {
+                match self.new_route(key, hash, &packet, now) {
                     Ok(id) => (id, false),
                     Err(reason) => return self.drop(packet, reason, pool),
                 }
@@ -354,6 +371,15 @@ impl Switch {
         };
         let Some(route) = self.routes.get_mut(id) else { return };
         route.last_seen = now;
+        // A packet that has waited for a recovery has been counted, and so has one that
+        // opens a flow.
+        if is_known && since.is_none() {
+            let (chain, key) = (route.chain, route.key);
+            if !self.rates.conforms(chain, &key, is_reply, packet.ip_len(), now) {
+                return self.drop(packet, DropReason::RateExceeded, pool);
+            }
+        }
+        let since = since.unwrap_or(now);
         let is_contested = route.doubt == Doubt::Contested && now < self.contested_until;
         if route.is_doubtful() && !is_contested && self.rebuild.is_none() {
             // All runtimes have told, and late replies have come: a flow that had a reply
@@ -381,7 +407,7 @@ impl Switch {
             || self.logs.holds(id)
             || !self.targets.serves(route.owner)
         {
-            return self.hold(key, packet, now, pool);
+            return self.hold(Held { since, key, packet }, pool);
         }
         if !route.is_real
             && let Some(route) = self.routes.get_mut(id)
@@ -396,11 +422,11 @@ impl Switch {
         self.send(&route, packet, out, pool);
     }
 
-    fn hold(&mut self, key: FlowKey, packet: Packet, now: u64, pool: &mut dyn PacketPool) {
+    fn hold(&mut self, held: Held, pool: &mut dyn PacketPool) {
         if self.held.len() == HELD_LIMIT {
-            self.drop(packet, DropReason::HeldOverflow, pool);
+            self.drop(held.packet, DropReason::HeldOverflow, pool);
         } else {
-            self.held.push_back(Held { since: now, key, packet });
+            self.held.push_back(held);
         }
     }
 
@@ -440,14 +466,17 @@ impl Switch {
         &mut self,
         key: FlowKey,
         hash: u64,
-        ingress: u8,
+        packet: &Packet,
         now: u64,
     ) -> Result<routes::RouteId, DropReason> {
         if self.suspects.is_closed(&key, now) {
             return Err(DropReason::FlowClosed);
         }
-        let rule = self.rules.find(&key, ingress).ok_or(DropReason::NoRule)?;
+        let rule = self.rules.find(&key, packet.meta.ingress).ok_or(DropReason::NoRule)?;
         self.routes.admit(&key, rule.chain)?;
+        if !self.rates.conforms(rule.chain, &key, false, packet.ip_len(), now) {
+            return Err(DropReason::RateExceeded);
+        }
         let owner = self.targets.least(rule.cluster, now).ok_or(DropReason::NoRuntime)?;
         let route = Route::new(key, owner, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
@@ -641,14 +670,9 @@ impl Switch {
                 self.stamp(now);
                 packet.meta.stamp = self.last_stamp;
             }
-            let waiting = self.held.len();
             let hash = self.routes.hash(&key);
-            self.route(key, hash, packet, now, out, pool);
-            if self.held.len() > waiting
-                && let Some(again) = self.held.back_mut()
-            {
-                again.since = since;
-            }
+            let arrival = Arrival { key, hash, packet, since: Some(since) };
+            self.route(arrival, now, out, pool);
         }
     }
 
@@ -734,8 +758,8 @@ impl Switch {
         for held in core::mem::take(&mut self.held) {
             self.drop(held.packet, DropReason::ShuttingDown, pool);
         }
-        for (_, _, packet) in core::mem::take(&mut self.work) {
-            self.drop(packet, DropReason::ShuttingDown, pool);
+        for arrival in core::mem::take(&mut self.work) {
+            self.drop(arrival.packet, DropReason::ShuttingDown, pool);
         }
         for (_, packet) in core::mem::take(&mut self.untold) {
             self.drop(packet, DropReason::ShuttingDown, pool);

@@ -1,6 +1,7 @@
 //! Routes: which runtime has which flow.
 
-use super::sources::{SourceLimits, Sources};
+use super::limits::SwitchLimits;
+use super::sources::Sources;
 use crate::tombstones::Tombstones;
 use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
 use holdfast_protection::{Epoch, Peer};
@@ -129,7 +130,7 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    pub(crate) fn new(capacity: usize, limits: SourceLimits, seed: u64) -> Routes {
+    pub(crate) fn new(capacity: usize, limits: SwitchLimits, seed: u64) -> Routes {
         Routes {
             slots: Vec::with_capacity(capacity),
             free: FreeSlots::new(capacity),
@@ -153,7 +154,7 @@ impl Routes {
     }
 
     /// Bytes of memory for so many routes at once, if as many have ended before.
-    pub(crate) fn memory_of(routes: usize, limits: &SourceLimits) -> usize {
+    pub(crate) fn memory_of(routes: usize, limits: &SwitchLimits) -> usize {
         Routes::memory_with(routes, KeyTable::memory_of(routes * 2), routes)
             + Sources::memory_of(limits, routes)
     }

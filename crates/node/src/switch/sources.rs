@@ -16,32 +16,11 @@
 //! one. Never: growth. The table has no more entries than routes to count, and without
 //! the seed it cannot be told which of them collide.
 
+use super::limits::SwitchLimits;
 use super::routes::Opening;
-use core::fmt;
-use holdfast_nf::SourceLimit;
 use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, source_of};
-
-/// Limits on one source's part of a switch's table. A limit that is not set is the whole
-/// table.
-#[derive(Clone, Default)]
-pub struct SourceLimits {
-    /// Half-open flows.
-    pub half_open: Option<u32>,
-    /// All flows.
-    pub flows: Option<u32>,
-    /// By chain: the limit that a function of it sets. Chains behind the list have none.
-    pub chains: Vec<Option<SourceLimit>>,
-}
-
-impl fmt::Debug for SourceLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let chains: Vec<_> =
-            self.chains.iter().map(|limit| limit.as_ref().map(|limit| limit.flows)).collect();
-        write!(f, "half open {:?}, flows {:?}, by chain {chains:?}", self.half_open, self.flows)
-    }
-}
 
 /// The flows of a source that one count covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,26 +50,15 @@ struct Count {
 
 /// See the module.
 pub(super) struct Sources {
-    limits: SourceLimits,
+    limits: SwitchLimits,
     counts: Vec<Count>,
     free: FreeSlots,
     table: KeyTable,
     seed: u64,
 }
 
-impl SourceLimits {
-    /// The most counts that a flow is part of.
-    fn kinds(&self) -> usize {
-        let has_chains = self.chains.iter().any(Option::is_some);
-        [self.half_open.is_some(), self.flows.is_some(), has_chains]
-            .into_iter()
-            .filter(|is_there| *is_there)
-            .count()
-    }
-}
-
 impl Sources {
-    pub(super) fn new(limits: SourceLimits, routes: usize, seed: u64) -> Sources {
+    pub(super) fn new(limits: SwitchLimits, routes: usize, seed: u64) -> Sources {
         let most = limits.kinds() * routes;
         Sources {
             limits,
@@ -102,7 +70,7 @@ impl Sources {
     }
 
     /// Bytes of memory for so many flows, each half open and of its own source.
-    pub(super) fn memory_of(limits: &SourceLimits, flows: usize) -> usize {
+    pub(super) fn memory_of(limits: &SwitchLimits, flows: usize) -> usize {
         let counts = limits.kinds() * flows;
         Sources::memory_with(counts, KeyTable::memory_of(counts))
     }
@@ -230,6 +198,7 @@ impl Sources {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_nf::SourceLimit;
     use holdfast_wire::map_v4;
     use std::sync::Arc;
 
@@ -247,7 +216,7 @@ mod tests {
     /// in the end no count is left.
     #[test]
     fn what_is_counted_is_what_there_is() {
-        let limits = SourceLimits { half_open: Some(3), ..SourceLimits::default() };
+        let limits = SwitchLimits { half_open: Some(3), ..SwitchLimits::default() };
         let mut sources = Sources::new(limits, 64, 1);
         let counted = sources.add(&key(1, 1), 0, Opening::Unanswered);
         for port in 2..4 {
@@ -275,7 +244,11 @@ mod tests {
     fn who_a_source_is() {
         let counts = Arc::new(|key: &FlowKey| key.source_port != 53);
         let of_chain = Some(SourceLimit { flows: 1, counts });
-        let limits = SourceLimits { half_open: None, flows: Some(2), chains: vec![None, of_chain] };
+        let limits = SwitchLimits {
+            flows: Some(2),
+            chains: vec![None, of_chain],
+            ..SwitchLimits::default()
+        };
         let mut sources = Sources::new(limits, 64, 1);
         let v6 = |last: u8, port: u16| {
             let source = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, last];

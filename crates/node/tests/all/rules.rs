@@ -9,7 +9,7 @@ use holdfast_node::manager::{HostOrder, Manager};
 use holdfast_node::message::{Control, Order, Protected, Refusal};
 use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
 use holdfast_node::runtime::Runtime;
-use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig, SwitchLimits};
 use holdfast_protection::flows::Life;
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::selector::Selector;
@@ -272,7 +272,7 @@ impl World {
             me: Peer { node: NodeId::SWITCH, incarnation },
             number: 0,
             flows: 256,
-            limits: SourceLimits::default(),
+            limits: SwitchLimits::default(),
             seed: 1,
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,

@@ -16,7 +16,7 @@ use holdfast_node::edge::fragment::Fragments;
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{ENDS_KEPT, HostOrder, Manager};
 use holdfast_node::reset::reset;
-use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig, SwitchLimits};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{FlowKey, MemoryPool, NodeId, PacketPool};
@@ -231,7 +231,7 @@ impl Hosts {
             me: Peer { node: NodeId::switch(number), incarnation },
             number: incarnation as u8,
             flows: self.flows,
-            limits: SourceLimits::default(),
+            limits: SwitchLimits::default(),
             seed: self.seed,
             tick_interval: 50 * MILLISECOND,
             patience: 3 * SECOND,

@@ -245,7 +245,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat:",
         "- nta:",
-        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`; did you mean `nat`?
+        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `rate_limiter`; did you mean `nat`?
 9 |       - nta: { pool: [ 198.51.100.4/31 ] }
   |         ^^^",
     ),
@@ -346,6 +346,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
         r"edge.yaml:9:69: qos_marker: -1 is not a DSCP: a number from 0 to 63, six bits without those of ECN
 9 |       - qos_marker: { classes: { voice: { dscp: ef }, bulk: { dscp: -1 } }, default: voice }
   |                                                                     ^^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- rate_limiter: { limits: [ { per: source, rate: 10 Mbit } ] }",
+        r"edge.yaml:9:56: rate_limiter: `10 Mbit` is not a rate: a whole number above zero with `bit/s`, `kbit/s`, `Mbit/s`, `Gbit/s`, `B/s`, `kB/s`, `MB/s`, `GB/s` or `packets/s`
+9 |       - rate_limiter: { limits: [ { per: source, rate: 10 Mbit } ] }
+  |                                                        ^^^^^^^",
     ),
     (
         "- nat: { pool: [ 198.51.100.4/31 ] }",

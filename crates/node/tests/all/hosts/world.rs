@@ -11,7 +11,7 @@ use holdfast_node::manager::{HostOrder, Manager};
 use holdfast_node::message::{MemberState, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_node::runtime::Runtime;
-use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig, SwitchLimits};
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::index;
@@ -69,7 +69,7 @@ fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
         me: Peer { node: NodeId::switch(number), incarnation },
         number: incarnation as u8,
         flows: 256,
-        limits: SourceLimits::default(),
+        limits: SwitchLimits::default(),
         seed: 1,
         tick_interval: 20 * MILLISECOND,
         patience: 3000 * MILLISECOND,

@@ -1,6 +1,7 @@
 //! A switch alone: routes that no flow comes of, and claims of unknown flows.
 
 mod next_life;
+mod rates;
 mod replies;
 mod sources;
 
@@ -10,7 +11,7 @@ use holdfast_node::message::{
     Claim, Control, Ended, Grant, Member, MemberState, Replay, RouteInfo, kind,
 };
 use holdfast_node::rules::{Rule, RuleSet};
-use holdfast_node::switch::{Doubt, Route, SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Doubt, Route, Switch, SwitchConfig, SwitchLimits};
 use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
@@ -70,10 +71,10 @@ impl Bench {
     }
 
     fn life_with(incarnation: u32, logs: Vec<usize>) -> Bench {
-        Bench::life_limited(incarnation, logs, SourceLimits::default())
+        Bench::life_limited(incarnation, logs, SwitchLimits::default())
     }
 
-    fn life_limited(incarnation: u32, logs: Vec<usize>, limits: SourceLimits) -> Bench {
+    fn life_limited(incarnation: u32, logs: Vec<usize>, limits: SwitchLimits) -> Bench {
         let me = Peer { node: NodeId::SWITCH, incarnation };
         let fabric = FabricConfig::default();
         let mut switch = Switch::new(SwitchConfig {
@@ -207,6 +208,15 @@ impl Bench {
         self.now += 1;
         self.switch.handle_packet(key, packet);
         self.switch.forward(self.now, &mut self.out, &mut self.pool);
+    }
+
+    /// A frame comes in. True if it goes on to a runtime.
+    fn passes(&mut self, frame: &[u8]) -> bool {
+        let (key, packet) = self.packet(frame);
+        self.now += 1;
+        self.switch.handle_packet(key, packet);
+        self.switch.forward(self.now, &mut self.out, &mut self.pool);
+        !self.sent_to().is_empty()
     }
 
     /// The runtimes take their frames.

@@ -7,8 +7,8 @@ use holdfast_wire::fault::{Fault, plant};
 use holdfast_wire::header::tcp_flags::{ACK, RST, SYN};
 use holdfast_wire::zone::Zones;
 
-fn half_open(most: u32) -> SourceLimits {
-    SourceLimits { half_open: Some(most), ..SourceLimits::default() }
+fn half_open(most: u32) -> SwitchLimits {
+    SwitchLimits { half_open: Some(most), ..SwitchLimits::default() }
 }
 
 /// A TCP segment from port `from` of the inside, or one of its server.
@@ -29,20 +29,11 @@ fn from_host(last: u8, from: u16) -> Vec<u8> {
 }
 
 impl Bench {
-    fn limited(limits: SourceLimits) -> Bench {
+    fn limited(limits: SwitchLimits) -> Bench {
         let mut bench = Bench::life_limited(1, Vec::new(), limits);
         bench.view(&[X, Y], 1);
         bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         bench
-    }
-
-    /// A frame comes in. True if it goes on to a runtime.
-    fn passes(&mut self, frame: &[u8]) -> bool {
-        let (key, packet) = self.packet(frame);
-        self.now += 1;
-        self.switch.handle_packet(key, packet);
-        self.switch.forward(self.now, &mut self.out, &mut self.pool);
-        !self.sent_to().is_empty()
     }
 
     /// The first packet of the flow that begins with this frame leaves.
@@ -135,9 +126,9 @@ fn a_functions_limit_holds_for_all_runtimes_together() {
     let nat = serde_json::json!({ "pool": ["198.51.100.4/31"], "limit_per_host": 20, "publish": ["udp 198.51.100.9:1-3 -> 10.0.0.2:1-3"] });
     let nat =
         holdfast_functions::catalog::configured("nat", &nat, &Zones::default()).expect("right");
-    let mut bench = Bench::limited(SourceLimits {
+    let mut bench = Bench::limited(SwitchLimits {
         chains: vec![nat.source_limit()],
-        ..SourceLimits::default()
+        ..SwitchLimits::default()
     });
     let passed = (1..30).filter(|from| bench.passes(&datagram(*from, false))).count();
     assert_eq!(passed, 20 + 3, "three ports are published and need none of the pool's");

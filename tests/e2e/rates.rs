@@ -1,0 +1,111 @@
+//! Rates: what a client sends beyond them does not arrive, whoever has its flows, and
+//! whoever dies.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_control::status::Status;
+use holdfast_lab::{Interrupt, until};
+use holdfast_tests::PATIENCE;
+use holdfast_tests::network::{CLIENT, Chain, Network, Options, SERVER, ip};
+use holdfast_tests::runner::{Test, light};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Instant;
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![light(
+        "a_rate_is_kept_whoever_has_the_flows_and_whoever_dies",
+        2,
+        &[],
+        a_rate_is_kept_whoever_has_the_flows_and_whoever_dies,
+    )]
+}
+
+/// Datagrams that a source may send to port 53 at once, and those that a flow to port 83
+/// may have. A second gives another one of each.
+const OF_SOURCE: u64 = 200;
+const OF_FLOW: u64 = 50;
+
+const LIMITED: &str = "functions:
+      - rate_limiter:
+          limits:
+            - { per: source, rate: 1 packet/s, burst: 200 packets, flows: udp to any port 53 }
+            - { per: flow, rate: 1 packet/s, burst: 50 packets, flows: udp to any port 83 }
+            - { per: chain, rate: 10 Gbit/s }";
+
+/// A port of the server, the client's sockets that send to it, and the datagrams that
+/// have arrived.
+struct Meter {
+    at: UdpSocket,
+    from: Vec<UdpSocket>,
+    burst: u64,
+    since: Instant,
+    arrived: u64,
+}
+
+impl Meter {
+    fn new(network: &Network, port: u16, flows: u16, burst: u64) -> Result<Meter> {
+        let server = SocketAddr::new(ip(SERVER), port);
+        let at = network.topology.server.enter(|| UdpSocket::bind(server))??;
+        at.set_nonblocking(true)?;
+        let socket = |flow: u16| {
+            let own = SocketAddr::new(ip(CLIENT), 100 * port + flow);
+            let socket = network.topology.client.enter(|| UdpSocket::bind(own))??;
+            socket.connect(server)?;
+            anyhow::Ok(socket)
+        };
+        let from = (0..flows).map(socket).collect::<Result<_>>()?;
+        Ok(Meter { at, from, burst, since: Instant::now(), arrived: 0 })
+    }
+
+    /// Sends so many datagrams of each flow, and takes those that have arrived meanwhile.
+    fn send(&mut self, of_each: usize) -> Result<()> {
+        for _ in 0..of_each {
+            for socket in &self.from {
+                socket.send(b"one more").context("the client sends")?;
+            }
+        }
+        while self.at.recv(&mut [0; 16]).is_ok() {
+            self.arrived += 1;
+        }
+        let seconds = self.since.elapsed().as_secs() + 1;
+        let (arrived, most) = (self.arrived, self.burst + seconds);
+        ensure!(arrived <= most, "{arrived} datagrams arrived in {seconds} s, {most} may");
+        Ok(())
+    }
+
+    /// Sends until the burst has arrived.
+    fn use_up(&mut self, interrupt: &Interrupt) -> Result<()> {
+        until("a burst arrives", PATIENCE, interrupt, || {
+            self.send(5)?;
+            Ok((self.arrived >= self.burst).then_some(()))
+        })
+    }
+}
+
+/// A client sends twenty flows at once, which all runtimes share, and one flow for
+/// itself, until it has used up what it may send; and goes on while each runtime is
+/// killed. Nothing arrives beyond the rate, and the status counts what was dropped.
+fn a_rate_is_kept_whoever_has_the_flows_and_whoever_dies(interrupt: &Interrupt) -> Result<()> {
+    let options = Options::protected(Chain::Plain);
+    let text = options.configuration().replace("functions: [forward]", LIMITED);
+    ensure!(text.contains("rate_limiter"), "the function is in the chain: {text}");
+    let network = Network::start_with(&options, &text, interrupt)?;
+    let mut source = Meter::new(&network, 53, 20, OF_SOURCE)?;
+    let mut flow = Meter::new(&network, 83, 1, OF_FLOW)?;
+    source.use_up(interrupt)?;
+    flow.use_up(interrupt)?;
+    let status = network.running.status()?;
+    let owners = status.runtimes().filter(|runtime| runtime.flows > 0).count();
+    ensure!(owners > 1, "several runtimes have the source's flows: {status:?}");
+    let exceeding = |status: &Status| status.dropped("rate_exceeded");
+    let dropped = exceeding(&network.running.status()?);
+    network.kill_each_runtime(|| {
+        source.send(10)?;
+        flow.send(100)
+    })?;
+    source.send(1)?;
+    flow.send(1)?;
+    network.running.wait_for("what exceeds is counted", PATIENCE, interrupt, |status| {
+        exceeding(status) > dropped + 500
+    })?;
+    network.stop()
+}
