@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Ticks of a nanosecond, in which buckets count.
 const TICKS: u64 = 16;
 /// Binary places behind the point of a unit's cost in ticks.
-const PLACES: u32 = 20;
+const PLACES: u32 = 16;
 
 /// The quantity that a rate limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,13 @@ impl Rate {
     /// So many packets per second, and at most `burst` at once.
     pub fn packets(per_second: NonZeroU64, burst: u64) -> Rate {
         Rate::new(Metered::Packets, 1, per_second, burst)
+    }
+
+    /// One packet per `interval`, ns; at most 2^44, some hours.
+    pub fn every(interval: u64) -> Rate {
+        let most = u64::MAX >> PLACES >> TICKS.ilog2();
+        let unit = (interval.min(most) * TICKS) << PLACES;
+        Rate { metered: Metered::Packets, unit, burst: cost(unit, 1) }
     }
 
     /// A rate in parts, of which a unit has so many.
@@ -168,6 +175,20 @@ mod tests {
             let rate = Rate::packets(per_second(1000), 50);
             assert!(passed(rate, 1500, 2000, 100_000, start).abs_diff(2050) <= 1);
         }
+    }
+
+    /// One packet passes, and then one per interval, however long that is.
+    #[test]
+    fn one_passes_per_interval() {
+        for interval in [1, 1000, 10 * SECOND] {
+            let rate = Rate::every(interval);
+            let mut bucket = rate.full(0);
+            for start in [7 * SECOND, 7 * SECOND + interval, 9000 * SECOND] {
+                assert!(rate.take(&mut bucket, start, 60));
+                assert!(!rate.take(&mut bucket, start + interval - 1, 60), "{interval}");
+            }
+        }
+        assert!(Rate::every(u64::MAX).take(&mut 0, SECOND, 60), "the slowest one");
     }
 
     /// A packet that does not conform costs nothing: a smaller one behind it may.

@@ -16,6 +16,7 @@
 mod hosts;
 mod known;
 mod lists;
+mod logged;
 mod orders;
 
 pub use orders::Move;
@@ -30,6 +31,7 @@ use crate::totals::Totals;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason, NodeId};
 use lists::Lists;
+use logged::LoggedPackets;
 use orders::{Ticket, Wanted};
 use std::collections::VecDeque;
 
@@ -53,8 +55,6 @@ pub enum HostOrder {
 pub const ENDS_KEPT: usize = 64;
 /// Failovers that are kept for `status`.
 const FAILOVERS_KEPT: usize = 64;
-/// Packets that functions have logged and the operator has not read.
-const LOGGED_KEPT: usize = 1024;
 /// Requests to move and drains that are remembered.
 const MOVES_KEPT: usize = 64;
 /// Interval between reports on full rings, ns.
@@ -129,7 +129,7 @@ pub struct Manager {
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
     /// Packets that functions have logged, until the operator reads them.
-    pub logged: Vec<Logged>,
+    logged: LoggedPackets,
     /// Runtimes that do not stand still.
     alive: Vec<Peer>,
     /// Runtimes that have ended on other hosts, as these say.
@@ -171,7 +171,7 @@ impl Manager {
             has_beaten: false,
             sealings: Vec::new(),
             traces: Vec::new(),
-            logged: Vec::new(),
+            logged: LoggedPackets::default(),
             alive: Vec::new(),
             ended_elsewhere: Vec::new(),
             longest_us: 0,
@@ -525,10 +525,7 @@ impl Manager {
                 self.totals_of(from).take(statistic as usize, first as usize, &values);
             }
             Control::Trace(steps) => self.traces.extend(steps),
-            Control::Logged(packets) => {
-                let room = LOGGED_KEPT.saturating_sub(self.logged.len());
-                self.logged.extend(packets.into_iter().take(room));
-            }
+            Control::Logged(packets) => self.logged.handle(packets),
             Control::Migrated { request, moved, refused, last } => {
                 let now = self.now;
                 let order = self.moving_mut(request, from);
@@ -539,6 +536,11 @@ impl Manager {
             }
             _ => self.drops.count(DropReason::Malformed),
         }
+    }
+
+    /// Packets that functions have logged since the last call.
+    pub fn take_logged(&mut self) -> Vec<Logged> {
+        self.logged.take()
     }
 
     /// The manager's node.

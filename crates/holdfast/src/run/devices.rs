@@ -197,8 +197,8 @@ impl ManagerProcess {
 
     /// Reports the packets that functions have noted. Functions limit their number.
     pub(super) fn say_logged(&mut self) {
-        for Logged { chain, function, about, ingress, key, missed } in
-            core::mem::take(&mut self.host.hub.manager.logged)
+        for Logged { chain, function, about, ingress, key, missed, .. } in
+            self.host.hub.manager.take_logged()
         {
             let name = self.plan.chain_name(chain);
             // A function that logs rules also counts by them.

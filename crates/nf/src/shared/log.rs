@@ -20,6 +20,8 @@ pub struct Note {
     pub ingress: u8,
     /// The packet, as the function saw it.
     pub key: FlowKey,
+    /// The packet's stamp: a replay gives the same.
+    pub stamp: u64,
     /// Packets before this one that were not noted, because there were too many.
     pub missed: u64,
 }
@@ -61,6 +63,7 @@ impl Log {
             about,
             ingress,
             key: *key,
+            stamp: cx.now(),
             missed: core::mem::take(&mut self.missed),
         });
     }

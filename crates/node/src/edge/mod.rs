@@ -30,8 +30,9 @@ mod routes;
 mod tests;
 
 use crate::bfd;
-use crate::rate::RateLimit;
+use crate::rate::TokenBucket;
 use addresses::{is_link_local, is_multicast, is_nowhere};
+use core::num::NonZeroU64;
 use fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_protection::Released;
 use holdfast_wire::build::link_local;
@@ -141,7 +142,7 @@ pub struct EdgeOut {
 
 /// Rate of ICMP errors, echo replies, resets, and answers about packets that chains have
 /// refused: so many of each per second, and so many at once.
-pub(crate) const ICMP_PER_SECOND: u64 = 1000;
+pub(crate) const ICMP_PER_SECOND: NonZeroU64 = NonZeroU64::new(1000).unwrap();
 
 /// Shortest time between two announcements of an address that another station claims, ns
 /// (RFC 5227, sections 1.1 and 2.4).
@@ -200,12 +201,12 @@ pub struct Edge {
     watch: Watch,
     drops: DropCounters,
     counts: Vec<PortCounts>,
-    errors: RateLimit,
-    echoes: RateLimit,
-    resets: RateLimit,
-    refusals: RateLimit,
+    errors: TokenBucket,
+    echoes: TokenBucket,
+    resets: TokenBucket,
+    refusals: TokenBucket,
     /// When an own address was last defended against another station, by port.
-    defences: Vec<RateLimit>,
+    defences: Vec<TokenBucket>,
 }
 
 impl Edge {
@@ -251,11 +252,11 @@ impl Edge {
             watch: Watch::new(core::mem::take(&mut config.bfd), config.seed),
             drops: DropCounters::default(),
             counts: vec![PortCounts::default(); config.ports.len()],
-            errors: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
-            echoes: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
-            resets: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
-            refusals: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
-            defences: config.ports.iter().map(|_| RateLimit::every(DEFEND_INTERVAL)).collect(),
+            errors: TokenBucket::per_second(ICMP_PER_SECOND),
+            echoes: TokenBucket::per_second(ICMP_PER_SECOND),
+            resets: TokenBucket::per_second(ICMP_PER_SECOND),
+            refusals: TokenBucket::per_second(ICMP_PER_SECOND),
+            defences: config.ports.iter().map(|_| TokenBucket::every(DEFEND_INTERVAL)).collect(),
             config,
         }
     }

@@ -192,6 +192,8 @@ pub struct Logged {
     pub ingress: u8,
     /// The packet as the function saw it.
     pub key: FlowKey,
+    /// The packet's stamp, of the chain's switch.
+    pub stamp: u64,
     /// Packets before it that were not logged because there were too many.
     pub missed: u64,
 }

@@ -20,7 +20,7 @@ use super::timers::Wheel;
 use super::{ChainSpec, Shared};
 use crate::edge::ICMP_PER_SECOND;
 use crate::prefetch::OfChain;
-use crate::rate::RateLimit;
+use crate::rate::TokenBucket;
 use crate::reset::{acknowledge, reset_ahead};
 use crate::tombstones::Tombstones;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
@@ -82,7 +82,7 @@ pub(crate) struct Lane {
     pub(crate) outbox: Outbox,
     pub(crate) wheel: Wheel,
     pressure: Pressure,
-    resets: RateLimit,
+    resets: TokenBucket,
     pub(crate) parking: Parking,
     /// Flows that are being replayed: not yet as the dead owner had them.
     pub(crate) replays: Replays,
@@ -158,7 +158,7 @@ impl Lane {
             outbox: Outbox::default(),
             wheel: Wheel::new(),
             pressure: Pressure::default(),
-            resets: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
+            resets: TokenBucket::per_second(ICMP_PER_SECOND),
             parking: Parking::new(),
             replays: Replays::default(),
             suspects: Vec::new(),

@@ -118,12 +118,13 @@ impl Lane {
         let chain = self.index;
         self.visit_fields(|function, _, shared| {
             if let SharedField::Log(log) = shared {
-                let logged = |Note { about, ingress, key, missed }| Logged {
+                let logged = |Note { about, ingress, key, stamp, missed }| Logged {
                     chain,
                     function,
                     about,
                     ingress,
                     key,
+                    stamp,
                     missed,
                 };
                 notes.extend(log.take().map(logged));
