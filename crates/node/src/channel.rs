@@ -37,11 +37,11 @@
 //! new incarnation. Never: allocation per frame once the queues have grown to their
 //! working size.
 
+pub(crate) mod anti_replay;
 pub(crate) mod format;
 mod inbox;
 pub(crate) mod keys;
 mod link;
-pub(crate) mod replay;
 
 pub use format::Overheard;
 pub use inbox::{Arrived, Inbox};

@@ -28,9 +28,9 @@
 //! place, reasons to drop. Never: allocation per packet, a clock, I/O.
 
 use crate::channel::KeyRing;
+use crate::channel::anti_replay::Replays;
 use crate::channel::format::{MAGIC as MESSAGE_MAGIC, TAG_LEN, after};
 use crate::channel::keys::{Opener, Roots};
-use crate::channel::replay::Replays;
 use core::num::NonZeroU64;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH};

@@ -40,9 +40,9 @@
 
 mod before;
 mod handed;
-mod leaving;
 mod link;
 mod release_mode;
+mod replaced_holders;
 mod snapshots;
 mod states;
 #[cfg(test)]
@@ -62,9 +62,9 @@ use before::Before;
 use handed::Handed;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, NodeId, Packet};
-use leaving::Leaving;
 use link::{Latched, Link};
 use release_mode::Choice;
+use replaced_holders::ReplacedHolders;
 use snapshots::Snapshots;
 use std::collections::{BTreeSet, VecDeque};
 use unsaved::Unsaved;
@@ -88,7 +88,7 @@ pub(crate) struct NfvActor {
     snapshots: Snapshots,
     inbound: Inbounds<Handed>,
     pub(crate) retirement: Retirement,
-    leaving: Leaving,
+    replaced: ReplacedHolders,
     dirty: Vec<Slot>,
     before: Before,
     /// Scratch space for the delta that is being sent.
@@ -134,7 +134,7 @@ impl NfvActor {
             snapshots: Snapshots::default(),
             inbound: Inbounds::default(),
             retirement: Retirement::default(),
-            leaving: Leaving::default(),
+            replaced: ReplacedHolders::default(),
             dirty: Vec::with_capacity(256),
             before: Before::default(),
             encoded: Vec::with_capacity(512),
@@ -226,7 +226,7 @@ impl NfvActor {
         };
         if header.holder() == Peer::default() {
             let latched = Latched { commit: Commit::NONE, ..latched };
-            if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {
+            if let Some(latched) = self.replaced.hold(Peer::default(), latched, out) {
                 out.released_unprotected += 1;
                 out.release(latched.packet);
             }
@@ -242,7 +242,7 @@ impl NfvActor {
         match self.links.find(holder) {
             Some(link) => {
                 link.choice.note_packet(latched.packet.len());
-                if let Some(latched) = self.leaving.hold(holder, latched, out) {
+                if let Some(latched) = self.replaced.hold(holder, latched, out) {
                     link.hold(latched, &self.unsaved, out);
                 }
             }
@@ -251,11 +251,11 @@ impl NfvActor {
     }
 
     /// Forwards the packets that waited for leaving holders, before any that came since.
-    fn follow_leaving(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        self.leaving.ask(self.now, out);
+    fn follow_replaced(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        self.replaced.ask(self.now, out);
         let mut before = Vec::new();
         let mut slots = BTreeSet::new();
-        while let Some((holder, latched)) = self.leaving.poll() {
+        while let Some((holder, latched)) = self.replaced.poll() {
             let link = self.links.find(holder);
             let slot = latched.flow.slot;
             // Later packets of a flow stay behind earlier ones, whichever holder each was
@@ -374,7 +374,7 @@ impl NfvActor {
             }
         }
         link.latch = kept;
-        self.leaving.refuse(from, commit, reason, out);
+        self.replaced.refuse(from, commit, reason, out);
         if self.has_snapshots() {
             self.handle_refused_snapshot(flows, from, sent, reason, out);
             return Ok(());
@@ -485,7 +485,7 @@ impl Protection for NfvActor {
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.now = self.now.max(out.now());
-        self.follow_leaving(flows, out);
+        self.follow_replaced(flows, out);
         self.blocked = !self.retirement.tell(&mut self.links, out);
         self.send_changed(flows, out);
         if self.plan.release == Release::Auto {
@@ -538,7 +538,7 @@ impl Protection for NfvActor {
             Link::new(peer, retirement.stays(peer), Choice::new(release, detours.of(peer)))
         });
         self.count_filling();
-        self.leaving.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
+        self.replaced.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
         self.retirement.set(leaving, &mut lost);
         if !lost.is_empty() || had_none {
             self.begin_look();
@@ -577,7 +577,7 @@ impl Protection for NfvActor {
             kind::SAVED => self.handle_saved(from, only_commit(body)?, out),
             kind::PASSED => {
                 let commit = only_commit(body)?;
-                self.leaving.handle_passed(from, commit);
+                self.replaced.handle_passed(from, commit);
                 if self.retirement.numbers(from).is_some() {
                     return Ok(());
                 }
@@ -687,7 +687,7 @@ impl Protection for NfvActor {
         if header.flags & flag::DIRTY != 0 {
             return false;
         }
-        if self.leaving.is_behind(header.reference(slot)) {
+        if self.replaced.is_behind(header.reference(slot)) {
             return false;
         }
         let now = self.now;
@@ -799,13 +799,16 @@ impl Protection for NfvActor {
 
     fn held(&self) -> usize {
         self.links.iter().map(|link| link.latch.len()).sum::<usize>()
-            + self.leaving.held()
+            + self.replaced.held()
             + self.inbound.iter().map(|inbound| inbound.more.packets.len()).sum::<usize>()
     }
 
     fn abandon(&mut self, out: &mut Outbox) {
-        let latched =
-            self.links.iter_mut().flat_map(|link| link.latch.drain(..)).chain(self.leaving.drain());
+        let latched = self
+            .links
+            .iter_mut()
+            .flat_map(|link| link.latch.drain(..))
+            .chain(self.replaced.drain());
         let latched = latched.map(|latched| latched.packet);
         out.dropped.extend(latched.map(|packet| (packet, DropReason::ShuttingDown)));
         let handed = self.inbound.iter_mut().flat_map(|inbound| inbound.more.packets.drain(..));

@@ -2,7 +2,7 @@
 
 use holdfast_wire::Packet;
 use holdfast_wire::checksum::Delta;
-use holdfast_wire::fragment::Cut;
+use holdfast_wire::fragmentation::Cut;
 use holdfast_wire::header::Mac;
 use holdfast_wire::rewrite::{Side, adjust_transport, set_address};
 

@@ -493,7 +493,7 @@ impl Conversation {
                     0 => format!("replay of flow {flow} is over"),
                     count => {
                         format!(
-                            "replay {} of flow {flow}, the first is number {}",
+                            "replay {} of flow {flow}, from place {} of its log on",
                             many(count as usize, "packet"),
                             replay.first
                         )

@@ -18,7 +18,7 @@
 pub mod client;
 pub mod control;
 pub mod link;
-pub mod list;
+pub mod number_list;
 pub mod primary;
 pub mod server;
 pub mod statistics;
@@ -27,7 +27,7 @@ pub mod wheel;
 pub use client::{Client, Heard};
 pub use control::{Form, Message, Opcode};
 pub use link::Link;
-pub use list::{Account, Limits, List, Output, SERVER_CREDIT};
+pub use number_list::{Account, Limits, List, Output, SERVER_CREDIT};
 pub use primary::Primary;
 pub use server::{Input, Kind, Refused, Server};
 pub use statistics::Statistics;

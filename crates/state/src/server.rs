@@ -21,7 +21,7 @@
 
 use crate::control::{Form, Message, Opcode};
 use crate::link::Link;
-use crate::list::{Account, Limits, List, Output, QUESTIONS};
+use crate::number_list::{Account, Limits, List, Output, QUESTIONS};
 use crate::statistics::Statistics;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{NodeId, Peer};

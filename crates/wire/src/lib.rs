@@ -12,7 +12,7 @@ mod commit;
 mod epoch;
 pub mod events;
 pub mod fault;
-pub mod fragment;
+pub mod fragmentation;
 mod hash;
 pub mod header;
 mod key;

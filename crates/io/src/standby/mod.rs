@@ -24,9 +24,10 @@
 mod heap;
 mod keeper;
 mod log;
+mod preparation;
+mod takeover;
 #[cfg(test)]
 mod tests;
-mod warm;
 
 pub use heap::enter;
 pub(crate) use heap::{allocate, allocate_zeroed, free, is_inside, outside, owns};
@@ -128,7 +129,7 @@ impl Shared {
 pub struct Turns {
     takes_over: bool,
     /// Turns that begin before this process gives its priority up: see
-    /// [`warm::go_first`].
+    /// [`preparation::go_first`].
     hasty: u8,
     careful: u32,
     is_poisoned: bool,
@@ -155,7 +156,7 @@ impl Turns {
         if self.hasty > 0 {
             self.hasty -= 1;
             if self.hasty == 0 {
-                warm::stand_back();
+                preparation::stand_back();
             }
         }
         if !log::is_tracking() {

@@ -1,10 +1,10 @@
 //! The channel to one peer: frames in flight to it, and frames from it that came early.
 
 use super::FabricConfig;
+use super::anti_replay::Replays;
 use super::format::{Answer, Destination, ETHERNET_LEN, HEADER_LEN, after};
 use super::inbox::Inbox;
 use super::keys::{Opener, Seal};
-use super::replay::Replays;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 use std::collections::VecDeque;

@@ -6,7 +6,7 @@ use super::icmp::Problem;
 use super::neighbors::{Due, Lookup};
 use super::{Edge, EdgeOut, addresses};
 use holdfast_protection::Released;
-use holdfast_wire::fragment::{Cut, may_cut};
+use holdfast_wire::fragmentation::{Cut, may_cut};
 use holdfast_wire::header::Mac;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Meta, Packet, PacketPool, ip_bytes};

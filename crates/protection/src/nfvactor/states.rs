@@ -60,7 +60,7 @@ impl NfvActor {
         let has_holder = self.links.has(old);
         if !has_holder {
             self.retirement.replace(slot, &header, old);
-            self.leaving.replace(slot, &header, old);
+            self.replaced.replace(slot, &header, old);
             let next = self.next_holder(flows, slot);
             peer = next.unwrap_or_default();
             let header = flows.header_mut(slot);

@@ -31,7 +31,7 @@ struct Waiting {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Leaving {
+pub(super) struct ReplacedHolders {
     holders: Vec<Left>,
     /// Flows that had one of these holders and have another one since, by slot, with the
     /// former holder.
@@ -39,7 +39,7 @@ pub(super) struct Leaving {
     waiting: VecDeque<Waiting>,
 }
 
-impl Leaving {
+impl ReplacedHolders {
     /// Sets the links that are not used any more. A holder that is still there may have
     /// packets.
     pub(super) fn set(&mut self, is_there: impl Fn(&Peer) -> bool, lost: &[Link]) {
