@@ -28,6 +28,7 @@ chains:
       - monitor
       - packet_limit: { packets: 50 }
       - qos_marker: { classes: { new: { dscp: ef, pcp: 5, demote: { to: long, after_packets: 3, after_bytes: 400 } }, long: { dscp: le, reverse: { pcp: 1 } } }, rules: [new udp], default: long }
+      - http: { rules: ["deny path /admin*", "reject method CONNECT host *.example"], hosts: [a.example] }
     protection: nfvactor
   plain: { functions: [forward], protection: { preset: reinforce, log_mib: 1 } }
 rules:

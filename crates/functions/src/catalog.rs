@@ -44,6 +44,7 @@ fn entries() -> Vec<Entry> {
         entry::<crate::PacketLimit>(),
         entry::<crate::QosMarker>(),
         entry::<crate::RateLimiter>(),
+        entry::<crate::Http>(),
     ];
     let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
     shipped.into_iter().chain(added.iter().copied()).collect()

@@ -7,6 +7,7 @@
 pub mod catalog;
 mod firewall;
 mod forward;
+mod http;
 mod load_balancer;
 mod monitor;
 mod nat;
@@ -20,6 +21,7 @@ mod tracked;
 
 pub use firewall::{Firewall, FirewallConfig, take_log};
 pub use forward::{Forward, ForwardConfig};
+pub use http::{Http, HttpConfig, HttpCounts, HttpFlow};
 pub use load_balancer::{Balanced, LoadBalancer, LoadBalancerConfig};
 pub use monitor::{Monitor, MonitorConfig};
 pub use nat::{Nat, NatConfig};

@@ -145,6 +145,29 @@ faults! {
     LosesUdpChecksums = "loses-udp-checksums",
     /// A backend that connects to its own service is balanced to itself.
     BalancesToTheClient = "balances-to-the-client",
+
+    // HTTP.
+    /// Bytes of a segment that came before are read again: requests count twice, and
+    /// later bytes are taken for others.
+    ReadsTwice = "reads-twice",
+    /// A segment with a gap before it passes unread: a request is hidden by reordering.
+    PassesGaps = "passes-gaps",
+    /// A client's SYN decides where requests begin: one that the server ignores hides all
+    /// that follows.
+    BelievesClientSyns = "believes-client-syns",
+    /// A request may have two lengths: others take its body for the next request.
+    AllowsTwoLengths = "allows-two-lengths",
+    /// A request of HTTP/1.1 needs no Host: it evades the rules about hosts.
+    NeedsNoHost = "needs-no-host",
+    /// Rules see paths as they are spelled: another spelling evades them.
+    ComparesRawPaths = "compares-raw-paths",
+    /// Only the segment in which a request was refused is dropped: sent again, it passes.
+    ForgetsRefusals = "forgets-refusals",
+    /// A response to HEAD has the body of which its fields tell: later responses are
+    /// taken for it.
+    ExpectsHeadBodies = "expects-head-bodies",
+    /// Bytes behind an upgrade or CONNECT are read as HTTP.
+    ReadsTunnels = "reads-tunnels",
     ;
 
     // Release.

@@ -498,6 +498,25 @@ impl Bench {
         logged
     }
 
+    /// True if the sender of the latest packet must be told that it was dropped.
+    pub(crate) fn has_told(&self) -> bool {
+        self.is_rejected
+    }
+
+    /// All counters that are not 0, with their names.
+    pub(crate) fn counters(&mut self) -> Vec<(String, u64)> {
+        let mut all = Vec::new();
+        for function in self.chain.functions_mut() {
+            function.shared().visit(&mut |_, field| {
+                if let SharedField::Counters(counters) = field {
+                    let counts = counters.report().filter(|(_, count)| *count > 0);
+                    all.extend(counts.map(|(name, count)| (name.to_owned(), count)));
+                }
+            });
+        }
+        all
+    }
+
     /// Counters by name.
     pub(crate) fn counter(&mut self, name: &str) -> u64 {
         let mut value = None;

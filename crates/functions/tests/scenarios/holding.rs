@@ -33,6 +33,7 @@ fn rows() -> Vec<(&'static str, Value, bool)> {
         ("monitor", json!({}), false),
         ("forward", json!({}), false),
         ("packet_limit", json!({ "packets": 3 }), false),
+        ("http", json!({}), false),
         ("qos_marker", json!({ "classes": { "one": { "dscp": "ef" } }, "default": "one" }), false),
         ("rate_limiter", json!({ "limits": [{ "per": "flow", "rate": "1 MB/s" }] }), false),
     ]

@@ -5,7 +5,10 @@
 //! must hold, and must fail once the fault is planted.
 
 use crate::bench::holds;
-use crate::{firewall, firewall_tcp, load_balancer, nat, nat_pool, nat_publish};
+use crate::{
+    firewall, firewall_tcp, http, http_evasion, http_rules, load_balancer, nat, nat_pool,
+    nat_publish,
+};
 use holdfast_wire::fault::{Fault, plant};
 
 /// A scenario with its name.
@@ -65,6 +68,15 @@ const TABLE: &[Row] = &[
     (Fault::PairsNoAddresses, scenarios![nat_pool::a_host_keeps_its_outside_address]),
     (Fault::LosesUdpChecksums, scenarios![nat::a_udp_checksum_never_turns_into_none]),
     (Fault::BalancesToTheClient, scenarios![load_balancer::a_backend_is_not_its_own_client]),
+    (Fault::ReadsTwice, scenarios![http_evasion::repeated_bytes_are_read_once, http_evasion::segments_of_one_byte]),
+    (Fault::PassesGaps, scenarios![http_evasion::a_gap_is_filled_first, http_evasion::a_requests_body_has_an_order]),
+    (Fault::BelievesClientSyns, scenarios![http_evasion::a_syn_hides_nothing]),
+    (Fault::AllowsTwoLengths, scenarios![http::ambiguous_requests_are_refused]),
+    (Fault::NeedsNoHost, scenarios![http::a_request_needs_a_host]),
+    (Fault::ComparesRawPaths, scenarios![http_rules::other_spellings_evade_no_rule]),
+    (Fault::ForgetsRefusals, scenarios![http_rules::a_refused_connection_stays_refused]),
+    (Fault::ExpectsHeadBodies, scenarios![http::responses_without_bodies]),
+    (Fault::ReadsTunnels, scenarios![http::what_follows_an_upgrade_is_not_read]),
 ];
 
 /// The scenarios that notice the fault of this name.

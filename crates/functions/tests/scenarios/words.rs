@@ -23,6 +23,8 @@ use std::net::{IpAddr, SocketAddr};
 struct Words<'a> {
     text: &'a str,
     left: Vec<&'a str>,
+    /// Data of a TCP segment, in place of a payload of some length.
+    data: Option<&'a [u8]>,
 }
 
 impl<'a> Words<'a> {
@@ -144,7 +146,8 @@ fn tcp(words: &mut Words<'_>) -> Vec<u8> {
             .set_options(&[TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale as u8)])
             .expect("room for an option");
     }
-    let data = payload(words.number("len").unwrap_or(0));
+    let len = words.number("len").unwrap_or(0);
+    let data = words.data.map_or_else(|| payload(len), <[u8]>::to_vec);
     let fragment = Fragment { offset: 0, more: words.flag("more") };
     (header.syn, header.ack, header.fin) =
         (words.flag("SYN"), words.flag("ACK"), words.flag("FIN"));
@@ -232,7 +235,7 @@ fn icmp(words: &mut Words<'_>) -> Vec<u8> {
         Some(at) => {
             let mut left = words.left.split_off(at);
             left.remove(0);
-            let mut inner = Words { text: words.text, left };
+            let mut inner = Words { text: words.text, left, data: None };
             let (cut, behind) = (inner.number("cut"), inner.number("behind"));
             let none = vec![1; inner.number("options").unwrap_or(0) as usize];
             let options =
@@ -324,7 +327,16 @@ fn set_tos(packet: &mut [u8], tos: u8) {
 
 /// The Ethernet frame that the words describe.
 pub(crate) fn frame(text: &str) -> Vec<u8> {
-    let mut words = Words { text, left: text.split_whitespace().collect() };
+    described(text, None)
+}
+
+/// As [`frame`], of a TCP segment with this data.
+pub(crate) fn carrying(text: &str, data: &[u8]) -> Vec<u8> {
+    described(text, Some(data))
+}
+
+fn described(text: &str, data: Option<&[u8]>) -> Vec<u8> {
+    let mut words = Words { text, left: text.split_whitespace().collect(), data };
     let (tos, tag) = (words.number("tos"), words.number("tag"));
     let mut packet = packet(words);
     let ethertype = if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };

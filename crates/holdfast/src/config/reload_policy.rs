@@ -12,7 +12,7 @@ use super::raw::{
     SwitchSettings, TlsFiles, UdpFabric,
 };
 use holdfast_functions::{
-    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, LimitConfig, LoadBalancerConfig,
+    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, HttpConfig, LimitConfig, LoadBalancerConfig,
     MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig, RateLimiterConfig,
     Timeouts,
 };
@@ -36,6 +36,7 @@ const LIFETIMES: Row = restart("flows live for another time without a packet");
 const TRANSLATED: Row = restart("flows have other addresses or ports outside");
 const BALANCED: Row = restart("flows go to other backends");
 const MARKED: Row = restart("packets are marked in another way");
+const COUNTED: Row = restart("flows are served as before, and counted in another way");
 /// The row of a function that does not ship with Holdfast.
 const UNKNOWN: Row = restart("flows meet the function as it is configured then");
 
@@ -276,6 +277,15 @@ function_keys! {
         prefix_v4: PASSING,
         prefix_v6: PASSING,
         mark: MARKED,
+    }
+    "http" HttpConfig {
+        ports: PASSING,
+        rules: PASSING,
+        default: PASSING,
+        oversized: PASSING,
+        malformed: PASSING,
+        header_bytes: PASSING,
+        hosts: COUNTED,
     }
     "ClassConfig" ClassConfig {
         dscp: MARKED,

@@ -18,8 +18,8 @@ use serde_json::Value;
 /// Functions whose `rules` are selectors behind a word, of which the first match decides.
 const LISTS: [&str; 2] = ["firewall", "qos_marker"];
 /// Functions that leave a packet's addresses unchanged.
-const PLAIN: [&str; 6] =
-    ["firewall", "qos_marker", "rate_limiter", "monitor", "forward", "packet_limit"];
+const PLAIN: [&str; 7] =
+    ["firewall", "qos_marker", "rate_limiter", "monitor", "forward", "packet_limit", "http"];
 
 impl Plan {
     /// All warnings.

@@ -245,7 +245,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat:",
         "- nta:",
-        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `rate_limiter`; did you mean `nat`?
+        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `rate_limiter`, `http`; did you mean `nat`?
 9 |       - nta: { pool: [ 198.51.100.4/31 ] }
   |         ^^^",
     ),
@@ -367,6 +367,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
         r"edge.yaml:9:53: qos_marker: from there a flow would come back to `a`
 9 |       - qos_marker: { classes: { a: { demote: { to: b, after_packets: 9 } }, b: { demote: { to: a, after_bytes: 9 } } },
   |                                                     ^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- http: { rules: [ \"allow method GET\", \"deny pth /admin*\" ] }",
+        r#"edge.yaml:9:51: http: unknown condition `pth`, expected one of `host`, `method`, `path`, `upgrade`; did you mean `path`?
+9 |       - http: { rules: [ "allow method GET", "deny pth /admin*" ] }
+  |                                                   ^^^"#,
     ),
     (
         "[ forward ]",

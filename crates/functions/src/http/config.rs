@@ -1,0 +1,102 @@
+//! The function's configuration.
+
+use super::pipeline::HOSTS;
+use super::{DEFAULT, rule};
+use crate::firewall::Action;
+use holdfast_nf::ConfigError;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The function's configuration.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HttpConfig {
+    /// TCP ports of servers whose connections are read; 80 by default. All other flows
+    /// pass unread.
+    #[serde(default = "port_80")]
+    pub ports: Vec<u16>,
+    /// Rules, of which the first that matches a request decides: `allow`, `deny` or
+    /// `reject`, then any of `host NAME`, `method NAME|NAME`, `path PATH` and `upgrade`:
+    /// `deny host *.example.com path /admin*`. A `*` at the beginning or the end of a
+    /// host or a path stands for anything. Hosts are compared without their port and in
+    /// any case; paths without their query, decoded and without dot segments. `upgrade`
+    /// means requests with an Upgrade field.
+    #[serde(default)]
+    pub rules: Vec<String>,
+    /// The action for requests that no rule matches; `allow` by default.
+    #[serde(default = "allow")]
+    pub default: Action,
+    /// The action for messages whose header section is longer than `header_bytes`, and
+    /// for requests of which a part that a rule looks at is too long: a method of more
+    /// than 24 bytes, a host of more than 128, a path of more than 384. `deny` by
+    /// default. Allowed ones pass unjudged.
+    #[serde(default)]
+    pub oversized: Action,
+    /// The action for what is not HTTP/1.0 or HTTP/1.1, or is ambiguous; `deny` by
+    /// default. An allowed connection is not read any more.
+    #[serde(default)]
+    pub malformed: Action,
+    /// Maximum number of bytes of a header section; 32768 by default.
+    #[serde(default = "header_bytes")]
+    #[schemars(range(min = 64))]
+    pub header_bytes: u32,
+    /// Hosts, at most 63, whose requests and responses are counted one by one; all others
+    /// are counted together.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+}
+
+fn port_80() -> Vec<u16> {
+    vec![80]
+}
+
+fn allow() -> Action {
+    Action::Allow
+}
+
+fn header_bytes() -> u32 {
+    32_768
+}
+
+/// The least `header_bytes`.
+const MIN_HEADER: u32 = 64;
+
+impl HttpConfig {
+    /// Checks what is not a rule or a host.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if self.ports.is_empty() {
+            return Err(ConfigError::at("ports", "there must be at least one port, like [80]"));
+        }
+        if self.header_bytes < MIN_HEADER {
+            let message = format!("{} bytes hold no header: at least 64", self.header_bytes);
+            return Err(ConfigError::at("header_bytes", message));
+        }
+        for (key, count, most) in [
+            ("rules", self.rules.len(), usize::from(DEFAULT)),
+            ("hosts", self.hosts.len(), HOSTS - 1),
+        ] {
+            if count > most {
+                let message = format!("{count} are more than the {most} that there may be");
+                return Err(ConfigError::at(key, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The hosts that are counted one by one, in lower case.
+    pub(super) fn hosts(&self) -> Result<Vec<String>, ConfigError> {
+        let mut hosts: Vec<String> = Vec::new();
+        for (at, word) in self.hosts.iter().enumerate() {
+            let wrong = |message: String| ConfigError::at(format!("hosts[{at}]"), message);
+            let host = rule::host(word).map_err(wrong)?;
+            if host.contains('*') {
+                return Err(wrong(format!("`{word}` is not one host: no `*` can stand here")));
+            }
+            if hosts.contains(&host) {
+                return Err(wrong(format!("`{word}` is there already")));
+            }
+            hosts.push(host);
+        }
+        Ok(hosts)
+    }
+}

@@ -1,0 +1,88 @@
+//! What the function counts.
+
+use super::head::Head;
+use holdfast_nf::Counters;
+
+/// Indexes of [`NAMES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    /// Requests whose header section was complete and well formed.
+    Requests = 0,
+    /// Responses with a status of 1xx; those of the other classes follow.
+    Responses = 1,
+    /// Messages that are no HTTP.
+    Malformed = 6,
+    /// Messages with a header section that does not fit.
+    Oversized,
+    /// Directions of connections that were refused from some message on.
+    Refused,
+    /// Segments dropped because bytes before them are missing.
+    OutOfOrder,
+    /// Segments dropped because their bytes cannot be read: fragments, urgent data, data
+    /// in a SYN.
+    Unreadable,
+    /// Connections that became a tunnel, by an upgrade or CONNECT.
+    Upgraded,
+    /// Connections that are not read, because they had begun before, or a weak protection
+    /// has forgotten packets of theirs.
+    Midstream,
+    /// Connections whose responses are not read any more, because of too many requests
+    /// without a response.
+    PipelineFull,
+}
+
+/// Names of counters in `status`.
+pub(super) const NAMES: [&str; 14] = [
+    "requests",
+    "responses_1xx",
+    "responses_2xx",
+    "responses_3xx",
+    "responses_4xx",
+    "responses_5xx",
+    "malformed",
+    "oversized",
+    "refused",
+    "out_of_order",
+    "unreadable",
+    "upgraded",
+    "midstream",
+    "pipeline_full",
+];
+
+/// The class of a status, from 0 for 1xx to 4. Invalid ones are 5xx (RFC 9110, section
+/// 15).
+pub(super) fn class(status: u16) -> usize {
+    if (100..600).contains(&status) { usize::from(status / 100 - 1) } else { 4 }
+}
+
+/// Counters of one host.
+const PER_HOST: [&str; 6] = ["requests", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Hosts that are counted one by one. The first index, 0, means all others.
+#[derive(Debug)]
+pub(super) struct Hosts(pub(super) Vec<String>);
+
+impl Hosts {
+    /// The index of the request's host.
+    pub(super) fn of(&self, head: &Head) -> usize {
+        let name = head.name();
+        self.0.iter().position(|host| host.as_bytes() == name).map_or(0, |at| at + 1)
+    }
+
+    /// The counters. There are none without configured hosts.
+    pub(super) fn counters(&self) -> Counters {
+        let others = (!self.0.is_empty()).then_some("other");
+        let hosts = others.into_iter().chain(self.0.iter().map(String::as_str));
+        Counters::new(hosts.flat_map(|host| PER_HOST.map(|what| format!("{host} {what}"))))
+    }
+
+    /// The index of a host's requests.
+    pub(super) fn requests(host: usize) -> usize {
+        host * PER_HOST.len()
+    }
+
+    /// The index of a host's responses of a class.
+    pub(super) fn responses(host: usize, class: usize) -> usize {
+        host * PER_HOST.len() + 1 + class
+    }
+}

@@ -1,0 +1,338 @@
+//! The grammar of messages, byte by byte: start lines, fields, the lines of chunks.
+//!
+//! RFC 9112's without its leniencies: lines end with CR LF, the start line has single
+//! spaces (sections 3 and 4 allow more), no line is folded (5.2), no space stands before
+//! a colon (5.1). Two parsers may take what is lenient for different messages; what this
+//! one accepts, others read in the same way.
+
+use super::head::{Head, part};
+use super::message::{Reader, mark, step};
+use super::{is_text, is_token};
+
+/// Names of fields that decide something, in lower case.
+const NAMES: [&[u8]; 4] = [b"content-length", b"transfer-encoding", b"host", b"upgrade"];
+const LENGTH: u8 = 1;
+const CODING: u8 = 2;
+const HOST: u8 = 4;
+const UPGRADE: u8 = 8;
+
+/// [`Reader::at`] of a word that has ended, or is another one.
+const OTHER: u8 = u8::MAX;
+const CHUNKED: &[u8] = b"chunked";
+/// [`Reader::at`] behind `chunked` and a space.
+const SPACED: u8 = CHUNKED.len() as u8 + 1;
+
+/// Most digits of a chunk's size.
+const SIZE_DIGITS: u8 = 15;
+
+impl Reader {
+    /// Goes on to a step if the byte is the one that must come.
+    fn must(&mut self, is_right: bool, next: u8) -> bool {
+        self.step = next;
+        is_right
+    }
+
+    /// Takes a byte; false if it cannot be right.
+    pub(super) fn take(&mut self, head: &mut Head, byte: u8) -> bool {
+        match self.step {
+            // Section 2.2: empty lines before a message are ignored.
+            step::START if byte == b'\r' => self.must(true, step::START_LF),
+            step::START_LF => self.must(byte == b'\n', step::START),
+            step::START if self.is_response != 0 => {
+                self.expect_protocol();
+                self.take(head, byte)
+            }
+            step::START => {
+                head.clear();
+                self.step = step::METHOD;
+                self.take(head, byte)
+            }
+            step::METHOD | step::TARGET..=step::QUERY => self.take_request(head, byte),
+            step::PROTOCOL => {
+                let is_right = b"HTTP/1.".get(usize::from(self.at)) == Some(&byte);
+                self.at += 1;
+                is_right && (self.at < 7 || self.must(true, step::MINOR))
+            }
+            step::MINOR => {
+                self.marks |= if byte == b'0' { mark::OLD } else { 0 };
+                let next = if self.is_response != 0 { step::STATUS_SPACE } else { step::LINE_CR };
+                self.must(matches!(byte, b'0' | b'1'), next)
+            }
+            step::LINE_CR => self.must(byte == b'\r', step::LINE_LF),
+            step::LINE_LF => self.must(byte == b'\n', step::FIELD),
+            step::STATUS_SPACE => {
+                (self.status, self.at) = (0, 0);
+                self.must(byte == b' ', step::STATUS)
+            }
+            step::STATUS => {
+                self.status = self.status * 10 + u16::from(byte.wrapping_sub(b'0') % 10);
+                self.at += 1;
+                byte.is_ascii_digit() && (self.at < 3 || self.must(true, step::REASON_SPACE))
+            }
+            step::REASON_SPACE if byte == b' ' => self.must(true, step::REASON),
+            step::REASON_SPACE => self.must(byte == b'\r', step::LINE_LF),
+            step::REASON if byte == b'\r' => self.must(true, step::LINE_LF),
+            step::REASON => is_text(byte),
+            step::FIELD if byte == b'\r' => self.must(true, step::END_LF),
+            step::FIELD => {
+                self.at = 0;
+                self.field = match (self.has(mark::TRAILER), self.is_response) {
+                    // Section 7.1.2: a trailer's fields say nothing of the framing.
+                    (true, _) => 0,
+                    (false, 0) => LENGTH | CODING | HOST | UPGRADE,
+                    (false, _) => LENGTH | CODING,
+                };
+                self.step = step::NAME;
+                is_token(byte) && self.take_name(byte)
+            }
+            step::NAME => self.take_name(byte),
+            step::VALUE if byte == b'\r' => self.end_value(head) && self.must(true, step::LINE_LF),
+            step::VALUE => is_text(byte) && self.take_value(head, byte),
+            step::END_LF if self.has(mark::TRAILER) => {
+                self.begin();
+                byte == b'\n'
+            }
+            step::END_LF => self.must(byte == b'\n', step::HEAD),
+            step::SIZE..=step::CHUNK_LF => self.take_size(byte),
+            _ => false,
+        }
+    }
+
+    fn expect_protocol(&mut self) {
+        (self.at, self.step) = (0, step::PROTOCOL);
+    }
+
+    /// A byte of a request line before its version (section 3).
+    fn take_request(&mut self, head: &mut Head, byte: u8) -> bool {
+        let is_connect = head.method() == b"CONNECT";
+        let is_target = (b'!'..=b'~').contains(&byte);
+        match (self.step, byte) {
+            (step::METHOD, b' ') => self.must(head.method_len > 0, step::TARGET),
+            (step::METHOD, _) => {
+                self.marks |= if head.push_method(byte) { 0 } else { mark::LONG_METHOD };
+                is_token(byte)
+            }
+            (step::TARGET, _) if is_connect => {
+                self.expect_authority();
+                self.take_authority(head, byte, false)
+            }
+            (step::TARGET, b'*') => {
+                self.push_path(head, byte);
+                self.must(head.method() == b"OPTIONS", step::ASTERISK)
+            }
+            (step::TARGET, b'/') => {
+                self.push_path(head, byte);
+                self.must(true, step::PATH)
+            }
+            (step::TARGET, _) => self.must(byte.is_ascii_alphabetic(), step::SCHEME),
+            (step::SCHEME, b':') => {
+                self.at = 0;
+                self.must(true, step::SLASHES)
+            }
+            (step::SCHEME, _) => byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'),
+            (step::SLASHES, _) => {
+                self.at += 1;
+                if self.at == 2 {
+                    self.expect_authority();
+                }
+                byte == b'/'
+            }
+            (step::AUTHORITY, b' ' | b'/' | b'?' | b'#') => {
+                if !is_connect {
+                    self.push_path(head, b'/');
+                }
+                let has_host = matches!(self.part, part::NAME | part::BEHIND | part::PORT);
+                match byte {
+                    b' ' => self.expect_protocol(),
+                    b'/' => self.step = step::PATH,
+                    _ => self.step = step::QUERY,
+                }
+                has_host && head.host_len > 0 && (byte == b' ' || !is_connect)
+            }
+            (step::AUTHORITY, _) => self.take_authority(head, byte, false),
+            (step::ASTERISK | step::PATH | step::QUERY, b' ') => {
+                self.expect_protocol();
+                true
+            }
+            (step::PATH, b'?' | b'#') => self.must(true, step::QUERY),
+            (step::PATH, _) => {
+                self.push_path(head, byte);
+                is_target
+            }
+            (step::QUERY, _) => is_target,
+            _ => false,
+        }
+    }
+
+    fn push_path(&mut self, head: &mut Head, byte: u8) {
+        self.marks |= if head.push_path(byte) { 0 } else { mark::LONG_PATH };
+    }
+
+    fn expect_authority(&mut self) {
+        self.marks |= mark::AUTHORITY;
+        (self.part, self.step) = (part::START, step::AUTHORITY);
+    }
+
+    /// A byte of a host with a port, from the target or, to be compared with that, from
+    /// the Host field.
+    fn take_authority(&mut self, head: &mut Head, byte: u8, is_compared: bool) -> bool {
+        let Some((next, is_host)) = part::after(self.part, byte) else { return false };
+        self.part = next;
+        let byte = byte.to_ascii_lowercase();
+        if !is_host {
+            return true;
+        }
+        if is_compared {
+            let known = head.host().get(usize::from(self.compared)).copied();
+            self.compared = self.compared.saturating_add(1);
+            return known == Some(byte) || known.is_none() && self.has(mark::LONG_HOST);
+        }
+        self.marks |= if head.push_host(byte) { 0 } else { mark::LONG_HOST };
+        true
+    }
+
+    fn take_name(&mut self, byte: u8) -> bool {
+        if byte != b':' {
+            let byte = byte.to_ascii_lowercase();
+            for (number, name) in NAMES.iter().enumerate() {
+                if name.get(usize::from(self.at)) != Some(&byte) {
+                    self.field &= !(1 << number);
+                }
+            }
+            self.at = self.at.saturating_add(1);
+            return is_token(byte);
+        }
+        for (number, name) in NAMES.iter().enumerate() {
+            if name.len() != usize::from(self.at) {
+                self.field &= !(1 << number);
+            }
+        }
+        (self.at, self.step) = (0, step::VALUE);
+        // Sections 3.2 and 6.3: of these there is one.
+        let is_second = self.field == HOST && self.has(mark::HOST)
+            || self.field == LENGTH && self.has(mark::LENGTH);
+        match self.field {
+            LENGTH => (self.left, self.marks) = (0, self.marks | mark::LENGTH),
+            CODING => self.marks |= mark::CODING,
+            HOST => {
+                self.marks |= mark::HOST;
+                (self.part, self.compared) = (part::START, 0);
+            }
+            UPGRADE => self.marks |= mark::UPGRADE,
+            _ => {}
+        }
+        !is_second
+    }
+
+    fn take_value(&mut self, head: &mut Head, byte: u8) -> bool {
+        let is_space = matches!(byte, b' ' | b'\t');
+        match self.field {
+            LENGTH if is_space => {
+                self.at = if self.at == 0 { 0 } else { OTHER };
+                true
+            }
+            LENGTH => {
+                let digit = u64::from(byte.wrapping_sub(b'0'));
+                let longer = self.left.checked_mul(10).and_then(|left| left.checked_add(digit));
+                let is_right = self.at != OTHER && byte.is_ascii_digit() && longer.is_some();
+                (self.left, self.at) = (longer.unwrap_or(0), 1);
+                is_right
+            }
+            CODING => {
+                if is_space {
+                    self.at = match self.at {
+                        0 => 0,
+                        at if usize::from(at) == CHUNKED.len() => SPACED,
+                        SPACED => SPACED,
+                        _ => OTHER,
+                    };
+                } else if byte == b',' {
+                    self.end_coding();
+                } else {
+                    // Section 6.1: `chunked` is the last one, and applied once.
+                    if self.has(mark::CHUNKED) {
+                        return false;
+                    }
+                    let expected = CHUNKED.get(usize::from(self.at));
+                    let is_next = expected == Some(&byte.to_ascii_lowercase());
+                    self.at = if is_next { self.at + 1 } else { OTHER };
+                }
+                true
+            }
+            HOST if is_space => {
+                let is_right = self.part != part::LITERAL;
+                self.part = if self.part == part::START { part::START } else { part::ENDED };
+                is_right
+            }
+            HOST => self.take_authority(head, byte, self.has(mark::AUTHORITY)),
+            _ => true,
+        }
+    }
+
+    fn end_coding(&mut self) {
+        if self.at == SPACED || usize::from(self.at) == CHUNKED.len() {
+            self.marks |= mark::CHUNKED;
+        }
+        self.at = 0;
+    }
+
+    fn end_value(&mut self, head: &Head) -> bool {
+        match self.field {
+            LENGTH => self.at != 0,
+            CODING => {
+                self.end_coding();
+                true
+            }
+            // Section 3.2: the field is the target's host, if that names one.
+            HOST => {
+                let is_same = !self.has(mark::AUTHORITY)
+                    || self.compared == head.host_len
+                    || self.has(mark::LONG_HOST);
+                self.part != part::LITERAL && is_same
+            }
+            _ => true,
+        }
+    }
+
+    /// A byte of the line of a chunk, or behind its data (section 7.1).
+    fn take_size(&mut self, byte: u8) -> bool {
+        match (self.step, byte) {
+            (step::SIZE, b' ' | b'\t' | b';' | b'\r') => {
+                self.step = after_size(byte);
+                self.at > 0
+            }
+            (step::SIZE, _) => {
+                let Some(digit) = char::from(byte).to_digit(16) else { return false };
+                self.left = self.left << 4 | u64::from(digit);
+                self.at += 1;
+                self.at <= SIZE_DIGITS
+            }
+            (step::SIZE_SPACE, b' ' | b'\t' | b';' | b'\r') => {
+                self.step = after_size(byte);
+                true
+            }
+            (step::EXTENSION, b'\r') => self.must(true, step::SIZE_LF),
+            (step::EXTENSION, _) => is_text(byte),
+            (step::SIZE_LF, _) if self.left > 0 => self.must(byte == b'\n', step::CHUNK),
+            (step::SIZE_LF, _) => {
+                self.marks |= mark::TRAILER;
+                self.must(byte == b'\n', step::FIELD)
+            }
+            (step::CHUNK_CR, _) => self.must(byte == b'\r', step::CHUNK_LF),
+            (step::CHUNK_LF, _) => {
+                self.expect_size();
+                byte == b'\n'
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The step after a byte that ends a chunk's size.
+fn after_size(byte: u8) -> u8 {
+    match byte {
+        b';' => step::EXTENSION,
+        b'\r' => step::SIZE_LF,
+        _ => step::SIZE_SPACE,
+    }
+}

@@ -1,0 +1,195 @@
+//! The parts of a request that rules look at: method, host, path.
+
+use holdfast_wire::fault::{Fault, is_planted};
+
+/// Bytes that a method may have.
+const METHOD: usize = 24;
+/// Bytes that a host may have, without its port.
+const HOST: usize = 128;
+/// Bytes that a path may have, without its query.
+pub(super) const PATH: usize = 384;
+
+holdfast_nf::flow_state! {
+    /// The latest request of a connection.
+    pub struct Head {
+        /// Bytes of `path`.
+        pub path_len: u16,
+        /// Bytes of `method`.
+        pub method_len: u8,
+        /// Bytes of `host`.
+        pub host_len: u8,
+        /// The method.
+        pub method: [u8; METHOD],
+        /// The host in lower case, without its port.
+        pub host: [u8; HOST],
+        /// The path as it was sent, without its query.
+        pub path: [u8; PATH],
+    }
+}
+
+fn push(text: &mut [u8], len: usize, byte: u8) -> bool {
+    text.get_mut(len).map(|place| *place = byte).is_some()
+}
+
+impl Head {
+    /// Forgets the request.
+    pub(super) fn clear(&mut self) {
+        (self.path_len, self.method_len, self.host_len) = (0, 0, 0);
+    }
+
+    /// Adds a byte to the method; false if there is no room.
+    pub(super) fn push_method(&mut self, byte: u8) -> bool {
+        let has_room = push(&mut self.method, self.method_len.into(), byte);
+        self.method_len += u8::from(has_room);
+        has_room
+    }
+
+    /// Adds a byte to the host; false if there is no room.
+    pub(super) fn push_host(&mut self, byte: u8) -> bool {
+        let has_room = push(&mut self.host, self.host_len.into(), byte);
+        self.host_len += u8::from(has_room);
+        has_room
+    }
+
+    /// Adds a byte to the path; false if there is no room.
+    pub(super) fn push_path(&mut self, byte: u8) -> bool {
+        let has_room = push(&mut self.path, self.path_len.into(), byte);
+        self.path_len += u16::from(has_room);
+        has_room
+    }
+
+    /// The method.
+    pub(super) fn method(&self) -> &[u8] {
+        self.method.get(..self.method_len.into()).unwrap_or(&[])
+    }
+
+    /// The host, in lower case.
+    pub(super) fn host(&self) -> &[u8] {
+        self.host.get(..self.host_len.into()).unwrap_or(&[])
+    }
+
+    /// The host without the dot that may end a name.
+    pub(super) fn name(&self) -> &[u8] {
+        let host = self.host();
+        host.strip_suffix(b".").unwrap_or(host)
+    }
+
+    /// The path as it was sent.
+    pub(super) fn path(&self) -> &[u8] {
+        self.path.get(..self.path_len.into()).unwrap_or(&[])
+    }
+}
+
+/// Places inside a host with a port (RFC 3986, section 3.2).
+pub(super) mod part {
+    /// Before it.
+    pub(in crate::http) const START: u8 = 0;
+    /// In a name or an IPv4 address.
+    pub(in crate::http) const NAME: u8 = 1;
+    /// In an IPv6 address, between brackets.
+    pub(in crate::http) const LITERAL: u8 = 2;
+    /// Behind the brackets.
+    pub(in crate::http) const BEHIND: u8 = 3;
+    /// In the port.
+    pub(in crate::http) const PORT: u8 = 4;
+    /// Behind it all.
+    pub(in crate::http) const ENDED: u8 = 5;
+
+    /// The place after a byte, and true if the byte belongs to the host; `None` if it
+    /// cannot stand there. User names are refused (RFC 9110, section 4.2.4).
+    pub(in crate::http) fn after(part: u8, byte: u8) -> Option<(u8, bool)> {
+        let is_name = byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+        match (part, byte) {
+            (START, b'[') => Some((LITERAL, true)),
+            (START | NAME | BEHIND, b':') => Some((PORT, false)),
+            (START | NAME, _) if is_name => Some((NAME, true)),
+            (LITERAL, b']') => Some((BEHIND, true)),
+            (LITERAL, b':' | b'.') => Some((LITERAL, true)),
+            (LITERAL, _) if byte.is_ascii_hexdigit() => Some((LITERAL, true)),
+            (PORT, _) if byte.is_ascii_digit() => Some((PORT, false)),
+            _ => None,
+        }
+    }
+}
+
+/// Writes a path as servers compare it into `into`, and returns its length: bytes in the
+/// place of their percent-encoding, one slash in the place of several, no dot segments
+/// (RFC 3986, section 6.2.2). No rule is evaded by another spelling.
+pub(super) fn normalize(path: &[u8], into: &mut [u8; PATH]) -> usize {
+    let decoded = decode(path, into);
+    if into[0] != b'/' || decoded == 0 || is_planted(Fault::ComparesRawPaths) {
+        return decoded;
+    }
+    // What is written never overtakes what is read.
+    let (mut read, mut write, mut is_directory) = (0, 0, false);
+    while read < decoded {
+        let start = read + 1;
+        let end = into[start..decoded].iter().position(|byte| *byte == b'/');
+        let end = end.map_or(decoded, |len| start + len);
+        is_directory = matches!(&into[start..end], b"" | b"." | b"..");
+        if &into[start..end] == b".." {
+            write = into[..write].iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        } else if !is_directory {
+            into.copy_within(read..end, write);
+            write += end - read;
+        }
+        read = end;
+    }
+    if is_directory {
+        into[write] = b'/';
+        write += 1;
+    }
+    write
+}
+
+fn decode(path: &[u8], into: &mut [u8; PATH]) -> usize {
+    let hex = |at: usize| char::from(*path.get(at)?).to_digit(16);
+    let (mut read, mut write) = (0, 0);
+    while let (Some(byte), Some(place)) = (path.get(read), into.get_mut(write)) {
+        let code = (*byte == b'%').then(|| Some(hex(read + 1)? << 4 | hex(read + 2)?)).flatten();
+        let code = code.filter(|_| !is_planted(Fault::ComparesRawPaths));
+        *place = code.map_or(*byte, |code| code as u8);
+        read += if code.is_some() { 3 } else { 1 };
+        write += 1;
+    }
+    write
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Spellings of one path are one path.
+    #[test]
+    fn spellings_of_a_path_are_one() {
+        for (sent, normal) in [
+            ("/", "/"),
+            ("/a", "/a"),
+            ("//a///b/", "/a/b/"),
+            ("/%61dmin%2Fx", "/admin/x"),
+            ("/x/../admin", "/admin"),
+            ("/x/%2e%2E/admin", "/admin"),
+            ("/../../a/./b/.", "/a/b/"),
+            ("/a/b/..", "/a/"),
+            ("/a/..", "/"),
+            ("/..", "/"),
+            ("/...", "/..."),
+            ("/a%", "/a%"),
+            ("/a%4", "/a%4"),
+            ("/a%zz%", "/a%zz%"),
+            ("/%2561", "/%61"),
+            ("*", "*"),
+            ("", ""),
+        ] {
+            let mut into = [0; PATH];
+            let len = normalize(sent.as_bytes(), &mut into);
+            assert_eq!(std::str::from_utf8(&into[..len]), Ok(normal), "{sent}");
+        }
+        let mut into = [0; PATH];
+        assert_eq!(normalize(&[b'/'; PATH], &mut into), 1);
+        assert_eq!(normalize(&[b'a'; PATH], &mut into), PATH);
+        let mut long = [b'a'; PATH];
+        (long[0], long[PATH - 1]) = (b'/', b'/');
+        assert_eq!(normalize(&long, &mut into), PATH);
+    }
+}

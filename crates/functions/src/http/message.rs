@@ -1,0 +1,240 @@
+//! One direction's bytes, read as they come: start lines, fields, bodies.
+//!
+//! Theory of operation. [`Reader::read`] is a machine that takes one byte at a time and
+//! never looks back, so segment borders do not matter: its state is the same wherever
+//! they are. Nothing of a header section is kept but what decides: method, host and path
+//! of a request ([`Head`](super::head::Head)), status, framing. A field of any other name
+//! passes by, however long it is. Bytes of a body are counted and not looked at.
+//!
+//! A message whose framing is ambiguous (RFC 9112, sections 6.1 and 6.3) is malformed, as
+//! is one that the [grammar](super::grammar) refuses.
+
+use super::head::Head;
+
+holdfast_nf::flow_state! {
+    /// State of one direction.
+    pub struct Reader {
+        /// Bytes of the body, or of its chunk, that are still to come. While a header
+        /// section is read: its Content-Length; while a chunk's size is read: the size.
+        pub left: u64,
+        /// Sequence number of the connection's first byte.
+        pub initial: u32,
+        /// Sequence number of the next byte to read.
+        pub next: u32,
+        /// Bytes of the header section, or of the line of a chunk.
+        pub seen: u32,
+        /// Facts about the message: see [`mark`].
+        pub marks: u16,
+        /// The response's status.
+        pub status: u16,
+        /// See [`step`].
+        pub step: u8,
+        /// Bytes of the present word that have been read.
+        pub at: u8,
+        /// Names that the field's may still be: bits in the grammar's order.
+        pub field: u8,
+        /// The place inside a host with a port: see [`part`](super::head::part).
+        pub part: u8,
+        /// Bytes of a Host field that have been compared with the target's host.
+        pub compared: u8,
+        /// 1 for responses.
+        pub is_response: u8,
+        /// Zero.
+        pub spare: [u8; 2],
+    }
+}
+
+/// Values of [`Reader::step`]. Those below [`step::BODY`] do not read.
+pub(super) mod step {
+    /// Not read: everything passes.
+    pub(in crate::http) const OFF: u8 = 0;
+    /// A weak protection has forgotten packets: from the next one on as `OFF`.
+    pub(in crate::http) const LOST: u8 = 1;
+    /// The handshake has not been answered.
+    pub(in crate::http) const AWAITED: u8 = 2;
+    /// Refused: data are dropped.
+    pub(in crate::http) const REFUSED: u8 = 3;
+    /// Refused: data are dropped, and the ends told.
+    pub(in crate::http) const REJECTED: u8 = 4;
+    /// Another protocol, since an upgrade or CONNECT.
+    pub(in crate::http) const TUNNEL: u8 = 5;
+    /// A body that ends with the connection.
+    pub(in crate::http) const UNTIL_CLOSE: u8 = 6;
+    /// A body of known length.
+    pub(in crate::http) const BODY: u8 = 7;
+    /// The data of a chunk.
+    pub(in crate::http) const CHUNK: u8 = 8;
+    /// Behind a CONNECT, before its response.
+    pub(in crate::http) const ANSWER: u8 = 9;
+    /// Between messages.
+    pub(in crate::http) const START: u8 = 10;
+    pub(in crate::http) const START_LF: u8 = 11;
+    pub(in crate::http) const METHOD: u8 = 12;
+    pub(in crate::http) const TARGET: u8 = 13;
+    pub(in crate::http) const ASTERISK: u8 = 14;
+    pub(in crate::http) const SCHEME: u8 = 15;
+    pub(in crate::http) const SLASHES: u8 = 16;
+    pub(in crate::http) const AUTHORITY: u8 = 17;
+    pub(in crate::http) const PATH: u8 = 18;
+    pub(in crate::http) const QUERY: u8 = 19;
+    pub(in crate::http) const PROTOCOL: u8 = 20;
+    pub(in crate::http) const MINOR: u8 = 21;
+    pub(in crate::http) const LINE_CR: u8 = 22;
+    pub(in crate::http) const LINE_LF: u8 = 23;
+    pub(in crate::http) const STATUS_SPACE: u8 = 24;
+    pub(in crate::http) const STATUS: u8 = 25;
+    pub(in crate::http) const REASON_SPACE: u8 = 26;
+    pub(in crate::http) const REASON: u8 = 27;
+    pub(in crate::http) const FIELD: u8 = 28;
+    pub(in crate::http) const NAME: u8 = 29;
+    pub(in crate::http) const VALUE: u8 = 30;
+    pub(in crate::http) const END_LF: u8 = 31;
+    /// The header section is complete: what follows is for the caller to say.
+    pub(in crate::http) const HEAD: u8 = 32;
+    pub(in crate::http) const SIZE: u8 = 33;
+    pub(in crate::http) const SIZE_SPACE: u8 = 34;
+    pub(in crate::http) const EXTENSION: u8 = 35;
+    pub(in crate::http) const SIZE_LF: u8 = 36;
+    pub(in crate::http) const CHUNK_CR: u8 = 37;
+    pub(in crate::http) const CHUNK_LF: u8 = 38;
+}
+
+/// Bits of [`Reader::marks`].
+pub(super) mod mark {
+    /// Has a Content-Length.
+    pub(in crate::http) const LENGTH: u16 = 1;
+    /// Has a Transfer-Encoding.
+    pub(in crate::http) const CODING: u16 = 2;
+    /// The last transfer coding so far is `chunked`.
+    pub(in crate::http) const CHUNKED: u16 = 4;
+    /// Has a Host field.
+    pub(in crate::http) const HOST: u16 = 8;
+    /// The target names the host.
+    pub(in crate::http) const AUTHORITY: u16 = 16;
+    /// Has an Upgrade field.
+    pub(in crate::http) const UPGRADE: u16 = 32;
+    /// HTTP/1.0.
+    pub(in crate::http) const OLD: u16 = 64;
+    /// The fields are those of a trailer section.
+    pub(in crate::http) const TRAILER: u16 = 128;
+    /// The method did not fit.
+    pub(in crate::http) const LONG_METHOD: u16 = 256;
+    /// The host did not fit.
+    pub(in crate::http) const LONG_HOST: u16 = 512;
+    /// The path did not fit.
+    pub(in crate::http) const LONG_PATH: u16 = 1024;
+    /// The header section is too long.
+    pub(in crate::http) const LONG: u16 = 2048;
+}
+
+/// The reason why [`Reader::read`] has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// All bytes have been read.
+    Empty,
+    /// A header section is complete. The caller says what follows, with
+    /// [`Reader::expect_body`], [`Reader::begin`] or another step.
+    Head,
+    /// The next byte would make the header section, or the line of a chunk, longer than
+    /// the limit. Reading may go on.
+    Oversized,
+    /// The next byte cannot be part of such a message.
+    Malformed,
+}
+
+impl Reader {
+    /// A direction whose first byte has this sequence number.
+    pub(super) fn from(initial: u32, is_response: bool) -> Reader {
+        Reader {
+            initial,
+            next: initial,
+            step: step::START,
+            is_response: is_response.into(),
+            ..Reader::default()
+        }
+    }
+
+    /// A message may begin.
+    pub(super) fn begin(&mut self) {
+        (self.left, self.seen, self.marks, self.step) = (0, 0, 0, step::START);
+    }
+
+    /// A body follows, as long as the fields say (RFC 9112, section 6.3), or none.
+    pub(super) fn expect_body(&mut self) {
+        self.seen = 0;
+        if self.has(mark::CHUNKED) {
+            self.expect_size();
+        } else if self.left > 0 {
+            self.step = step::BODY;
+        } else {
+            self.begin();
+        }
+    }
+
+    pub(super) fn expect_size(&mut self) {
+        (self.left, self.at, self.seen, self.step) = (0, 0, 0, step::SIZE);
+    }
+
+    /// True if the message has all of these marks.
+    pub(super) fn has(&self, marks: u16) -> bool {
+        self.marks & marks == marks
+    }
+
+    /// True if the direction's bytes are looked at.
+    pub(super) fn is_reading(&self) -> bool {
+        self.step >= step::BODY
+    }
+
+    /// Bytes from the next one on that belong to a body, whatever they are.
+    pub(super) fn opaque(&self) -> u64 {
+        if matches!(self.step, step::BODY | step::CHUNK) { self.left } else { 0 }
+    }
+
+    /// Skips bytes of a body.
+    pub(super) fn skip(&mut self, bytes: u64) {
+        self.left -= bytes;
+        if self.left == 0 {
+            match self.step {
+                step::BODY => self.begin(),
+                _ => self.step = step::CHUNK_CR,
+            }
+        }
+    }
+
+    /// True if the message's framing contradicts itself, or what RFC 9112 asks for.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        // Section 6.1: with both fields, or with a coding in HTTP/1.0, the framing is
+        // faulty.
+        self.has(mark::CODING) && (self.has(mark::LENGTH) || self.has(mark::OLD))
+            // Section 6.3: nobody can tell where such a request ends.
+            || self.is_response == 0 && self.has(mark::CODING) && !self.has(mark::CHUNKED)
+    }
+
+    /// Reads until the bytes end, or something is to be decided. Returns the number of
+    /// bytes read. `limit`: of the bytes of a header section.
+    pub(super) fn read(&mut self, head: &mut Head, data: &[u8], limit: u32) -> (usize, Stop) {
+        let mut at = 0;
+        while let Some(byte) = data.get(at) {
+            let opaque = self.opaque();
+            if opaque > 0 {
+                let here = opaque.min((data.len() - at) as u64);
+                self.skip(here);
+                at += here as usize;
+                continue;
+            }
+            if self.seen >= limit && !self.has(mark::LONG) {
+                self.marks |= mark::LONG;
+                return (at, Stop::Oversized);
+            }
+            self.seen = self.seen.saturating_add(1);
+            if !self.take(head, *byte) {
+                return (at, Stop::Malformed);
+            }
+            at += 1;
+            if self.step == step::HEAD {
+                return (at, Stop::Head);
+            }
+        }
+        (at, Stop::Empty)
+    }
+}
