@@ -10,6 +10,7 @@ mod assembly;
 mod bfd;
 mod config;
 mod fabric;
+mod ips;
 pub mod mutation;
 mod packet;
 mod records;
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "fabric", run: fabric::run, mutations: 30_000 },
     Target { name: "sealed", run: sealed::run, mutations: 30_000 },
     Target { name: "bfd", run: bfd::run, mutations: 50_000 },
+    Target { name: "ips", run: ips::run, mutations: 20_000 },
     Target { name: "config", run: config::run, mutations: 40_000 },
     Target { name: "packet", run: packet::run, mutations: 100_000 },
     Target { name: "selector", run: selector::run, mutations: 100_000 },

@@ -43,6 +43,7 @@ fn entries() -> Vec<Entry> {
         entry::<crate::Forward>(),
         entry::<crate::PacketLimit>(),
         entry::<crate::QosMarker>(),
+        entry::<crate::Ips>(),
     ];
     let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
     shipped.into_iter().chain(added.iter().copied()).collect()

@@ -7,6 +7,7 @@
 pub mod catalog;
 mod firewall;
 mod forward;
+mod ips;
 mod load_balancer;
 mod monitor;
 mod nat;
@@ -19,6 +20,7 @@ mod tracked;
 
 pub use firewall::{Firewall, FirewallConfig, take_log};
 pub use forward::{Forward, ForwardConfig};
+pub use ips::{Ips, IpsConfig, Retransmissions, Uninspected, Unsupported};
 pub use load_balancer::{Balanced, LoadBalancer, LoadBalancerConfig};
 pub use monitor::{Monitor, MonitorConfig};
 pub use nat::{Nat, NatConfig};

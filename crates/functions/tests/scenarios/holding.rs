@@ -34,6 +34,7 @@ fn rows() -> Vec<(&'static str, Value, bool)> {
         ("forward", json!({}), false),
         ("packet_limit", json!({ "packets": 3 }), false),
         ("qos_marker", json!({ "classes": { "one": { "dscp": "ef" } }, "default": "one" }), false),
+        ("ips", json!({ "rules": ["alert ip any any -> any any (content:\"[\"; sid:1;)"] }), false),
     ]
 }
 

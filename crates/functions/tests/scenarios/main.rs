@@ -9,6 +9,8 @@ mod chain;
 mod firewall;
 mod firewall_tcp;
 mod holding;
+mod ips;
+mod ips_rules;
 mod load_balancer;
 mod nat;
 mod nat_pool;

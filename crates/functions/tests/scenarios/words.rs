@@ -6,7 +6,7 @@
 //! 192.0.2.1 type 200 id 7`, `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp
 //! 10.0.0.2:5 > 192.0.2.1:53`. Omitted numbers are 0, the window 65535, TTLs 64. `tos
 //! 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q
-//! tag.
+//! tag. `len 4` is a payload of as many bytes, `hex 4142` one of these.
 //!
 //! Behind `quoting`, `cut 28` leaves that many bytes of the packet, `options 8` adds as
 //! many bytes of IP options, `routed` adds a source route, and `behind 12` puts as many
@@ -63,6 +63,17 @@ impl<'a> Words<'a> {
     fn arrow(&mut self) {
         assert_eq!(self.next(), ">", "`{}`: an arrow was expected", self.text);
     }
+}
+
+/// The payload: the bytes behind `hex`, or `len` bytes that differ.
+fn data(words: &mut Words<'_>) -> Vec<u8> {
+    let Some(at) = words.left.iter().position(|word| *word == "hex") else {
+        return payload(words.number("len").unwrap_or(0));
+    };
+    let hex = words.left.remove(at + 1);
+    words.left.remove(at);
+    let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two hex digits");
+    (0..hex.len()).step_by(2).map(byte).collect()
 }
 
 /// A payload whose bytes differ, so that a byte in the wrong place is noticed.
@@ -144,7 +155,7 @@ fn tcp(words: &mut Words<'_>) -> Vec<u8> {
             .set_options(&[TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale as u8)])
             .expect("room for an option");
     }
-    let data = payload(words.number("len").unwrap_or(0));
+    let data = data(words);
     let fragment = Fragment { offset: 0, more: words.flag("more") };
     (header.syn, header.ack, header.fin) =
         (words.flag("SYN"), words.flag("ACK"), words.flag("FIN"));
@@ -167,7 +178,7 @@ fn udp(words: &mut Words<'_>) -> Vec<u8> {
     let source = words.end();
     words.arrow();
     let destination = words.end();
-    let data = payload(words.number("len").unwrap_or(0));
+    let data = data(words);
     let fragment = Fragment { offset: 0, more: words.flag("more") };
     let length = (8 + data.len()) as u16;
     let mut header = UdpHeader {
@@ -228,7 +239,7 @@ fn icmp(words: &mut Words<'_>) -> Vec<u8> {
     words.arrow();
     let destination = words.address();
     let mut data = match words.left.iter().position(|word| *word == "quoting") {
-        None => payload(words.number("len").unwrap_or(0)),
+        None => data(words),
         Some(at) => {
             let mut left = words.left.split_off(at);
             left.remove(0);

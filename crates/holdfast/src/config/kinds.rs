@@ -12,8 +12,8 @@ use super::raw::{
     SwitchSettings, TlsFiles, UdpFabric,
 };
 use holdfast_functions::{
-    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, LoadBalancerConfig, MarkConfig,
-    MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig, Timeouts,
+    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, IpsConfig, LoadBalancerConfig,
+    MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig, Timeouts,
 };
 use serde_json::Value;
 
@@ -262,6 +262,13 @@ function_keys! {
         classes: MARKED,
         rules: MARKED,
         default: MARKED,
+    }
+    "ips" IpsConfig {
+        rules: PASSING,
+        variables: PASSING,
+        unsupported: PASSING,
+        uninspected: PASSING,
+        retransmissions: PASSING,
     }
     "ClassConfig" ClassConfig {
         dscp: MARKED,

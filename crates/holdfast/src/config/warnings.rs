@@ -18,7 +18,7 @@ use serde_json::Value;
 /// Functions whose `rules` are selectors behind a word, of which the first match decides.
 const LISTS: [&str; 2] = ["firewall", "qos_marker"];
 /// Functions that leave a packet's addresses unchanged.
-const PLAIN: [&str; 5] = ["firewall", "qos_marker", "monitor", "forward", "packet_limit"];
+const PLAIN: [&str; 6] = ["firewall", "qos_marker", "monitor", "forward", "packet_limit", "ips"];
 
 impl Plan {
     /// All warnings.
@@ -29,11 +29,9 @@ impl Plan {
             let side = Side::new(self, switch);
             for (number, (name, chain)) in (0u16..).zip(&self.raw.chains) {
                 if switch.chains.contains(&number) {
-                    side.functions(
-                        chain,
-                        root.key("chains").key(name).key("functions"),
-                        &mut found,
-                    );
+                    let spot = root.key("chains").key(name).key("functions");
+                    side.functions(chain, spot, &mut found);
+                    found.extend(self.chains[usize::from(number)].warnings(spot));
                 }
             }
             for (at, rule) in self

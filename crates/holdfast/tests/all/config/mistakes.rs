@@ -245,7 +245,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat:",
         "- nta:",
-        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`; did you mean `nat`?
+        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `ips`; did you mean `nat`?
 9 |       - nta: { pool: [ 198.51.100.4/31 ] }
   |         ^^^",
     ),
@@ -360,6 +360,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
         r"edge.yaml:9:53: qos_marker: from there a flow would come back to `a`
 9 |       - qos_marker: { classes: { a: { demote: { to: b, after_packets: 9 } }, b: { demote: { to: a, after_bytes: 9 } } },
   |                                                     ^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- ips:\n          rules:\n            - |\n              # ours\n              alert tcp any any -> any 80 (content:\"a\"; sid:1;)\n              alert tcp any any -> any 80 (content:\"a\"; dsize:>5; sid:2;)",
+        r#"edge.yaml:13:57: ips: option `dsize` is not supported
+13 |               alert tcp any any -> any 80 (content:"a"; dsize:>5; sid:2;)
+   |                                                         ^^^^^^^^^"#,
     ),
     (
         "[ forward ]",
