@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 /// faster and takes up to a KiB per byte.
 const MOST_DENSE: usize = 8192;
 
-/// The states of an automaton that its start leads to.
-#[derive(Debug)]
+/// The states that an automaton may be in.
+#[derive(Debug, Default)]
 pub(super) struct Known {
     bits: Vec<u64>,
     digest: u64,
@@ -24,7 +24,7 @@ pub(super) struct Known {
 impl Known {
     /// All states that `next` leads to from `start`.
     pub(super) fn reach(start: u32, next: impl Fn(u32, u8) -> u32) -> Known {
-        let mut known = Known { bits: Vec::new(), digest: 0 };
+        let mut known = Known::default();
         known.add(start);
         let mut todo = vec![start];
         while let Some(state) = todo.pop() {
@@ -54,7 +54,7 @@ impl Known {
         self.bits.get(state as usize / 64).is_some_and(|bits| bits >> (state % 64) & 1 != 0)
     }
 
-    /// A number that depends on every state, in the order in which they were found.
+    /// A number that depends on every state, in the order in which they were added.
     pub(super) fn digest(&self) -> u64 {
         self.digest
     }
@@ -110,10 +110,17 @@ impl Automaton {
             Kind::Compact(nfa) => nfa.start_state(Anchored::No),
         };
         let start = start.map(|start| start.as_u32()).unwrap_or_default();
-        let uses = contents.into_values().collect();
-        let mut automaton =
-            Automaton { kind, start, known: Known { bits: Vec::new(), digest: 0 }, uses };
-        automaton.known = Known::reach(start, |state, byte| automaton.next(state, byte));
+        let mut automaton = Automaton { kind, start, known: Known::default(), uses: Vec::new() };
+        // Every state but the start stands for the beginning of a content.
+        automaton.known.add(start);
+        for content in contents.keys() {
+            let mut state = start;
+            for &byte in content {
+                state = automaton.next(state, byte);
+                automaton.known.add(state);
+            }
+        }
+        automaton.uses = contents.into_values().collect();
         Ok(Some(automaton))
     }
 

@@ -256,7 +256,8 @@ impl Engine {
             chain == place.chain || side.partials.iter().any(|partial| partial.is(whole(chain)))
         };
         if (0..rule.chains.len() as u8).all(|chain| is_whole(side, chain)) {
-            side.forget(place.rule);
+            // Nothing is forgotten: the same bytes, when they come again, must lead to
+            // the same state.
             scan.hit(place.rule, rule.action);
         } else {
             scan.is_overfull |= !side.keep(whole(place.chain), end as u32, None);

@@ -443,6 +443,12 @@ impl NetworkFunction for Ips {
         })
     }
 
+    fn outdated(&self, flow: &mut Inspected, packets: u32) {
+        if packets > 0 {
+            flow.lose_place();
+        }
+    }
+
     fn describe(&self, flow: &Inspected) -> &'static str {
         match flow.mode {
             mode::PASSED => "passed",

@@ -28,7 +28,7 @@ pub(super) mod mode {
 
 holdfast_nf::flow_state! {
     /// A chain of a rule that has matched so far.
-    #[derive(Clone, Copy)]
+    #[derive(Clone, Copy, PartialEq, Eq)]
     pub struct Partial {
         /// The rule's index plus one; 0 for none.
         pub rule: u16,
@@ -228,12 +228,6 @@ impl Side {
         true
     }
 
-    /// Forgets what has matched of a rule.
-    pub(super) fn forget(&mut self, rule: u16) {
-        let is_its = |partial: &&mut Partial| partial.rule == rule.saturating_add(1);
-        self.partials.iter_mut().filter(is_its).for_each(|partial| *partial = Partial::default());
-    }
-
     /// Begins a regular expression. False if there is no room.
     #[must_use]
     pub(super) fn arm(&mut self, place: Place, state: u32, is_anchored: bool) -> bool {
@@ -275,6 +269,14 @@ impl Inspected {
         if self.mode == mode::PASSED {
             self.mode = mode::INSPECTED;
             self.sides = [Side::default(); 2];
+        }
+    }
+
+    /// The streams go on from wherever their next segments begin: what was here may have
+    /// passed long ago.
+    pub(super) fn lose_place(&mut self) {
+        for side in &mut self.sides {
+            *side = Side { position: side.position, ..Side::default() };
         }
     }
 

@@ -3,11 +3,12 @@
 //! Theory of operation. Bytes are inspected in order. A segment behind a gap is dropped:
 //! its sender sends it again, behind what is missing. Bytes that come again are inspected
 //! again, from the states where their segment first began: the receiver may not have had
-//! the first ones. Where they end, the states must be those of the first time. Otherwise
-//! the two readings differ, and what follows, which was inspected behind the first one,
-//! could complete something behind the second. If their beginning or end is not
-//! remembered, they are inspected as far as that goes, and a pattern that lies across it
-//! may be missed. Bytes that the receiver has acknowledged are nothing to it.
+//! the first ones. Where they end, the states must be those of the first time, and
+//! nothing may have matched in part that had not before. Otherwise the two readings
+//! differ, and what follows, which was inspected behind the first one, could complete
+//! something behind the second. If their beginning or end is not remembered, they are
+//! inspected as far as that goes, and a pattern that lies across it may be missed. Bytes
+//! that the receiver has acknowledged are nothing to it.
 
 use super::inspect::{Engine, Scan};
 use super::state::{Armed, Side, distance};
@@ -41,7 +42,9 @@ pub(super) fn segment(
         return met;
     }
     if side.is_started == 0 {
+        let position = side.position;
         side.begin(start);
+        side.position = position;
         met.is_midstream = true;
     }
     let ahead = distance(side.expected, start);
@@ -85,7 +88,9 @@ fn again(
     let behind = side.expected.wrapping_sub(start);
     let position = side.position.saturating_sub(behind.into());
     let before = side.states_at(start);
-    let behind = side.states_at(start.wrapping_add(old.len() as u32));
+    let end = start.wrapping_add(old.len() as u32);
+    let behind = side.states_at(end);
+    let partials = side.partials;
     // Expressions under way are beyond these bytes, and where they were is not known.
     let armed = core::mem::replace(&mut side.armed, [Armed::default(); 4]);
     let states = engine.run(side, position, before.unwrap_or_default(), old, scan);
@@ -93,7 +98,9 @@ fn again(
     side.armed = armed;
     match (before, behind) {
         (Some(_), Some(behind)) => {
-            met.is_other = engine.resume(behind) != states && !is_planted(Fault::TrustsOtherBytes);
+            let is_new = end != side.expected && side.partials != partials;
+            met.is_other =
+                (engine.resume(behind) != states || is_new) && !is_planted(Fault::TrustsOtherBytes);
             met.is_alone = has_expressions;
         }
         _ => met.is_alone = true,

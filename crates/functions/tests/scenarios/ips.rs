@@ -160,7 +160,25 @@ pub(crate) fn bytes_that_come_again_as_others_are_noticed() {
     }
 }
 
-/// Bytes that overlap are inspected in both readings, and what is new behind them goes on.
+/// The same for a rule of two contents, the second of which has passed.
+#[test]
+pub(crate) fn half_of_a_rule_that_comes_again_is_noticed() {
+    let key = rule("drop", "content:\"key\"; content:\"B\"; distance:0; sid:1;");
+    let mut bench = ips(&[&key], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"harmless");
+    says(&mut bench, 8, b"AB");
+    is_dropped(&mut bench, 0, b"a key is", FunctionDenied);
+    // Where nothing has passed behind them, both readings go on.
+    let mut bench = ips(&[&key], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"harmless");
+    says(&mut bench, 0, b"a key is");
+    is_dropped(&mut bench, 8, b"B", PolicyDenied);
+}
+
+/// Bytes that overlap are inspected in both readings, and what is new behind them goes
+/// on.
 #[test]
 fn overlaps_are_read_both_ways() {
     let mut bench = ips(&[SHELL], json!({}));
@@ -169,7 +187,7 @@ fn overlaps_are_read_both_ways() {
     says(&mut bench, 4, b"n/");
     says(&mut bench, 4, b"n/sh/b");
     assert_eq!(bench.counter("1"), 1);
-    // From inside of a segment: inspected alone, and what is new follows what came before.
+    // From inside of a segment: inspected alone. What is new follows what came before.
     says(&mut bench, 9, b"bin/sh");
     assert_eq!((bench.counter("1"), bench.counter("again_alone")), (2, 1));
 }
@@ -426,6 +444,22 @@ fn a_pattern_is_found_across_a_failure() {
     assert!(!second.nondeterministic);
 }
 
+/// A weak protection recovers an older state: what has passed meanwhile does not come
+/// again, so the stream goes on where it is.
+#[test]
+fn a_flow_that_was_set_back_goes_on() {
+    let depth = rule("drop", "content:\"new\"; depth:3; sid:2;");
+    let mut bench = ips(&[NO_SHELL, &depth], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"harmless");
+    let then = bench.remember();
+    says(&mut bench, 8, b"harmless");
+    bench.set_back(then, 1);
+    says(&mut bench, 16, b"new and /bin");
+    assert_eq!((bench.counter("midstream"), bench.counter("out_of_order")), (1, 0));
+    is_dropped(&mut bench, 28, b"/sh", PolicyDenied);
+}
+
 /// Thousands of patterns, too many for a table with a row per state.
 #[test]
 fn thousands_of_patterns() {
@@ -545,8 +579,9 @@ proptest! {
         for (number, range) in borders.windows(2).enumerate() {
             says(&mut bench, range[0] as u32, &stream[range[0]..range[1]]);
             if again.contains(&number) {
-                // The segment before, too.
+                // The segment before, alone and with this one.
                 let from = borders[number.saturating_sub(1)];
+                says(&mut bench, from as u32, &stream[from..range[0]]);
                 says(&mut bench, from as u32, &stream[from..range[1]]);
             }
         }

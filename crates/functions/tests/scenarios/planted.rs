@@ -67,7 +67,7 @@ const TABLE: &[Row] = &[
     (Fault::InspectsSegmentsAlone, scenarios![ips::a_pattern_is_found_across_every_border, ips::a_segment_behind_a_gap_comes_again]),
     (Fault::PassesBehindGaps, scenarios![ips::a_segment_behind_a_gap_comes_again]),
     (Fault::TrustsRetransmissions, scenarios![ips::bytes_that_come_again_are_inspected_again, ips::bytes_that_come_again_as_others_are_noticed]),
-    (Fault::TrustsOtherBytes, scenarios![ips::bytes_that_come_again_as_others_are_noticed]),
+    (Fault::TrustsOtherBytes, scenarios![ips::bytes_that_come_again_as_others_are_noticed, ips::half_of_a_rule_that_comes_again_is_noticed]),
     (Fault::BelievesAnyBeginning, scenarios![ips::a_syn_begins_anew_only_if_it_is_answered]),
     (Fault::KeepsStatesOfOtherRules, scenarios![ips::rules_change_while_flows_live]),
     (Fault::BalancesToTheClient, scenarios![load_balancer::a_backend_is_not_its_own_client]),

@@ -364,8 +364,8 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat: { pool: [ 198.51.100.4/31 ] }",
         "- ips:\n          rules:\n            - |\n              # ours\n              alert tcp any any -> any 80 (content:\"a\"; sid:1;)\n              alert tcp any any -> any 80 (content:\"a\"; dsize:>5; sid:2;)",
-        r#"edge.yaml:13:57: ips: option `dsize` is not supported
-13 |               alert tcp any any -> any 80 (content:"a"; dsize:>5; sid:2;)
+        r#"edge.yaml:14:57: ips: option `dsize` is not supported
+14 |               alert tcp any any -> any 80 (content:"a"; dsize:>5; sid:2;)
    |                                                         ^^^^^^^^^"#,
     ),
     (
