@@ -29,6 +29,7 @@ chains:
       - packet_limit: { packets: 50 }
       - qos_marker: { classes: { new: { dscp: ef, pcp: 5, demote: { to: long, after_packets: 3, after_bytes: 400 } }, long: { dscp: le, reverse: { pcp: 1 } } }, rules: [new udp], default: long }
       - http: { rules: ["deny path /admin*", "reject method CONNECT host *.example"], hosts: [a.example] }
+      - ips: { rules: ['alert ip any any -> any any (content:"a"; nocase; content:"|42|"; distance:0; within:9; pcre:"/c+/R"; sid:1;)'], uninspected: pass }
     protection: nfvactor
   plain: { functions: [forward], protection: { preset: reinforce, log_mib: 1 } }
 rules:

@@ -11,6 +11,7 @@ mod bfd;
 mod config;
 mod fabric;
 mod http;
+mod ips;
 pub mod mutation;
 mod packet;
 mod records;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sealed", run: sealed::run, mutations: 30_000 },
     Target { name: "bfd", run: bfd::run, mutations: 50_000 },
     Target { name: "http", run: http::run, mutations: 20_000 },
+    Target { name: "ips", run: ips::run, mutations: 20_000 },
     Target { name: "config", run: config::run, mutations: 40_000 },
     Target { name: "packet", run: packet::run, mutations: 100_000 },
     Target { name: "selector", run: selector::run, mutations: 100_000 },

@@ -22,6 +22,7 @@ mod hosts_etcd;
 mod hosts_networks;
 mod hosts_sealed;
 mod hosts_switches;
+mod inspection;
 mod kernels;
 mod kills;
 mod laboratory;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         ("hosts_damaged", hosts_damaged::tests()),
         ("hosts_sealed", hosts_sealed::tests()),
         ("hosts_switches", hosts_switches::tests()),
+        ("inspection", inspection::tests()),
         ("kernels", kernels::tests()),
         ("kills", kills::tests()),
         ("laboratory", laboratory::tests()),

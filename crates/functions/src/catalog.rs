@@ -45,6 +45,7 @@ fn entries() -> Vec<Entry> {
         entry::<crate::QosMarker>(),
         entry::<crate::RateLimiter>(),
         entry::<crate::Http>(),
+        entry::<crate::Ips>(),
     ];
     let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
     shipped.into_iter().chain(added.iter().copied()).collect()

@@ -171,6 +171,11 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     fn added_bytes(&self) -> usize {
         0
     }
+
+    /// What is doubtful about its configuration, although it is accepted.
+    fn warnings(&self) -> Vec<ConfigError> {
+        Vec::new()
+    }
 }
 
 /// Size, alignment and identity of one function's flow state.
@@ -206,6 +211,8 @@ pub trait Configured: Send + Sync {
     fn rate_limits(&self) -> Vec<RateLimit>;
     /// [`NetworkFunction::added_bytes`].
     fn added_bytes(&self) -> usize;
+    /// [`NetworkFunction::warnings`].
+    fn warnings(&self) -> Vec<ConfigError>;
     /// Makes the function with shared state of its own.
     fn bind(&self) -> Box<dyn Function>;
 }
@@ -246,6 +253,10 @@ impl<N: NetworkFunction> Configured for Built<N> {
 
     fn added_bytes(&self) -> usize {
         self.0.added_bytes()
+    }
+
+    fn warnings(&self) -> Vec<ConfigError> {
+        self.0.warnings()
     }
 
     fn bind(&self) -> Box<dyn Function> {

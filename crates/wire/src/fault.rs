@@ -168,6 +168,23 @@ faults! {
     ExpectsHeadBodies = "expects-head-bodies",
     /// Bytes behind an upgrade or CONNECT are read as HTTP.
     ReadsTunnels = "reads-tunnels",
+
+    // Patterns in streams.
+    /// Every segment is inspected by itself: a pattern across a border is missed.
+    InspectsSegmentsAlone = "inspects-segments-alone",
+    /// A segment behind a gap passes: a pattern whose middle comes late is missed.
+    PassesBehindGaps = "passes-behind-gaps",
+    /// Bytes that come again pass without a look: the receiver may have others than those
+    /// that were inspected.
+    TrustsRetransmissions = "trusts-retransmissions",
+    /// Bytes that come again as others pass if there is no pattern in them: they may be
+    /// the first half of one.
+    TrustsOtherBytes = "trusts-other-bytes",
+    /// A SYN that the other end refuses begins a stream: a pattern around it is missed.
+    BelievesAnyBeginning = "believes-any-beginning",
+    /// A flow keeps its automata's states under other rules, where they mean something
+    /// else.
+    KeepsStatesOfOtherRules = "keeps-states-of-other-rules",
     ;
 
     // Release.

@@ -31,7 +31,7 @@ crate::events! {
         NoFlow "no_flow" "A packet of a flow that this runtime does not have, and that may not open one.";
         FragmentUnknown "fragment_unknown" "A fragment whose first fragment never came, or came too late.";
         FragmentTableFull "fragment_table_full" "Too many datagrams are being reassembled at once.";
-        PolicyDenied "policy_denied" "A rule of a firewall or of `http`, or its default, denies or rejects it; or `http` was given what is no HTTP, or does not fit, on this connection.";
+        PolicyDenied "policy_denied" "A rule of a firewall, of `http` or of `ips`, or its default, denies or rejects it; or `http` was given what is no HTTP, or does not fit, on this connection.";
         StateInvalid "state_invalid" "The packet does not fit its connection's state (TCP flags or sequence window, an ICMP error that quotes nothing known).";
         PoolEmpty "pool_empty" "The NAT pool has no free port. Add addresses to the pool or lower the timeouts.";
         QuotaExceeded "quota_exceeded" "A limit per host or flow is reached.";

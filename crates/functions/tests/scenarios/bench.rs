@@ -396,6 +396,15 @@ impl Bench {
         }
     }
 
+    /// Overwrites bytes of the latest flow's state, from byte `at` on.
+    pub(crate) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
+        let size = self.chain.layout().size;
+        let flow = self.flows.last_mut().expect("a flow");
+        let state = &mut flow.block.0[at..size];
+        let len = state.len().min(bytes.len());
+        state[..len].copy_from_slice(&bytes[..len]);
+    }
+
     /// Takes over all flows of `other`, which no longer has them: it has failed, or the
     /// flows move.
     pub(crate) fn takes_over(&mut self, other: &mut Bench, is_alive: bool) {

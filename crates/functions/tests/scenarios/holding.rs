@@ -36,6 +36,7 @@ fn rows() -> Vec<(&'static str, Value, bool)> {
         ("http", json!({}), false),
         ("qos_marker", json!({ "classes": { "one": { "dscp": "ef" } }, "default": "one" }), false),
         ("rate_limiter", json!({ "limits": [{ "per": "flow", "rate": "1 MB/s" }] }), false),
+        ("ips", json!({ "rules": ["alert ip any any -> any any (content:\"[\"; sid:1;)"] }), false),
     ]
 }
 

@@ -13,6 +13,8 @@ mod http;
 mod http_conversation;
 mod http_evasion;
 mod http_rules;
+mod ips;
+mod ips_rules;
 mod load_balancer;
 mod nat;
 mod nat_pool;

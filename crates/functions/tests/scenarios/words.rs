@@ -6,7 +6,7 @@
 //! 192.0.2.1 type 200 id 7`, `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp
 //! 10.0.0.2:5 > 192.0.2.1:53`. Omitted numbers are 0, the window 65535, TTLs 64. `tos
 //! 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q
-//! tag.
+//! tag. `len 4` is a payload of as many bytes, `hex 4142` one of these.
 //!
 //! Behind `quoting`, `cut 28` leaves that many bytes of the packet, `options 8` adds as
 //! many bytes of IP options, `routed` adds a source route, and `behind 12` puts as many
@@ -23,8 +23,6 @@ use std::net::{IpAddr, SocketAddr};
 struct Words<'a> {
     text: &'a str,
     left: Vec<&'a str>,
-    /// Data of a TCP segment, in place of a payload of some length.
-    data: Option<&'a [u8]>,
 }
 
 impl<'a> Words<'a> {
@@ -65,6 +63,17 @@ impl<'a> Words<'a> {
     fn arrow(&mut self) {
         assert_eq!(self.next(), ">", "`{}`: an arrow was expected", self.text);
     }
+}
+
+/// The payload: the bytes behind `hex`, or `len` bytes that differ.
+fn data(words: &mut Words<'_>) -> Vec<u8> {
+    let Some(at) = words.left.iter().position(|word| *word == "hex") else {
+        return payload(words.number("len").unwrap_or(0));
+    };
+    let hex = words.left.remove(at + 1);
+    words.left.remove(at);
+    let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two hex digits");
+    (0..hex.len()).step_by(2).map(byte).collect()
 }
 
 /// A payload whose bytes differ, so that a byte in the wrong place is noticed.
@@ -146,8 +155,7 @@ fn tcp(words: &mut Words<'_>) -> Vec<u8> {
             .set_options(&[TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale as u8)])
             .expect("room for an option");
     }
-    let len = words.number("len").unwrap_or(0);
-    let data = words.data.map_or_else(|| payload(len), <[u8]>::to_vec);
+    let data = data(words);
     let fragment = Fragment { offset: 0, more: words.flag("more") };
     (header.syn, header.ack, header.fin) =
         (words.flag("SYN"), words.flag("ACK"), words.flag("FIN"));
@@ -170,7 +178,7 @@ fn udp(words: &mut Words<'_>) -> Vec<u8> {
     let source = words.end();
     words.arrow();
     let destination = words.end();
-    let data = payload(words.number("len").unwrap_or(0));
+    let data = data(words);
     let fragment = Fragment { offset: 0, more: words.flag("more") };
     let length = (8 + data.len()) as u16;
     let mut header = UdpHeader {
@@ -231,11 +239,11 @@ fn icmp(words: &mut Words<'_>) -> Vec<u8> {
     words.arrow();
     let destination = words.address();
     let mut data = match words.left.iter().position(|word| *word == "quoting") {
-        None => payload(words.number("len").unwrap_or(0)),
+        None => data(words),
         Some(at) => {
             let mut left = words.left.split_off(at);
             left.remove(0);
-            let mut inner = Words { text: words.text, left, data: None };
+            let mut inner = Words { text: words.text, left };
             let (cut, behind) = (inner.number("cut"), inner.number("behind"));
             let none = vec![1; inner.number("options").unwrap_or(0) as usize];
             let options =
@@ -327,16 +335,7 @@ fn set_tos(packet: &mut [u8], tos: u8) {
 
 /// The Ethernet frame that the words describe.
 pub(crate) fn frame(text: &str) -> Vec<u8> {
-    described(text, None)
-}
-
-/// As [`frame`], of a TCP segment with this data.
-pub(crate) fn carrying(text: &str, data: &[u8]) -> Vec<u8> {
-    described(text, Some(data))
-}
-
-fn described(text: &str, data: Option<&[u8]>) -> Vec<u8> {
-    let mut words = Words { text, left: text.split_whitespace().collect(), data };
+    let mut words = Words { text, left: text.split_whitespace().collect() };
     let (tos, tag) = (words.number("tos"), words.number("tag"));
     let mut packet = packet(words);
     let ethertype = if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
@@ -351,4 +350,10 @@ fn described(text: &str, data: Option<&[u8]>) -> Vec<u8> {
     frame.extend_from_slice(&ethertype.0.to_be_bytes());
     frame.extend_from_slice(&packet);
     frame
+}
+
+/// As [`frame`], of a packet with this payload.
+pub(crate) fn carrying(text: &str, data: &[u8]) -> Vec<u8> {
+    let hex: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
+    frame(&if hex.is_empty() { text.to_owned() } else { format!("{text} hex {hex}") })
 }

@@ -60,6 +60,19 @@ impl ChainPlan {
         self.functions.iter().flat_map(|function| function.rate_limits()).collect()
     }
 
+    /// What the functions themselves find doubtful. `spot` is their list.
+    pub(super) fn warnings(&self, spot: Spot<'_>) -> Vec<Mistake> {
+        let of_one = |(at, function): (usize, &Arc<dyn Configured>)| {
+            let (name, spot) = (function.name(), spot.index(at));
+            let warnings = function.warnings();
+            warnings
+                .iter()
+                .map(|warning| of_function(name, warning, spot.name(name), spot.key(name)))
+                .collect::<Vec<_>>()
+        };
+        self.functions.iter().enumerate().flat_map(of_one).collect()
+    }
+
     /// Bytes by which a frame may grow in the chain.
     pub fn added_bytes(&self) -> usize {
         self.functions.iter().map(|function| function.added_bytes()).sum()

@@ -12,9 +12,9 @@ use super::raw::{
     SwitchSettings, TlsFiles, UdpFabric,
 };
 use holdfast_functions::{
-    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, HttpConfig, LimitConfig, LoadBalancerConfig,
-    MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig, RateLimiterConfig,
-    Timeouts,
+    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, HttpConfig, IpsConfig, LimitConfig,
+    LoadBalancerConfig, MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig,
+    RateLimiterConfig, Timeouts,
 };
 use serde_json::Value;
 
@@ -286,6 +286,13 @@ function_keys! {
         malformed: PASSING,
         header_bytes: PASSING,
         hosts: COUNTED,
+    }
+    "ips" IpsConfig {
+        rules: PASSING,
+        variables: PASSING,
+        unsupported: PASSING,
+        uninspected: PASSING,
+        retransmissions: PASSING,
     }
     "ClassConfig" ClassConfig {
         dscp: MARKED,

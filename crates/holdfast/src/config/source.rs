@@ -325,6 +325,25 @@ impl<'s> Spot<'s> {
         }
     }
 
+    /// The line and column of a byte of a text of several lines (`|`), if its line stands
+    /// in the file as it is in the text.
+    fn place_in_block(self, text: &str, offset: usize) -> Option<(usize, usize)> {
+        let before = text.get(..offset)?;
+        let number = before.matches('\n').count();
+        let line = text.lines().nth(number).unwrap_or_default();
+        let begin = before.rfind('\n').map_or(0, |at| at + 1);
+        let range = self.source.nodes.get(self.node)?.range;
+        // The text begins in the line behind the mark, if that has the place.
+        let lines = [range.line + number, range.line + number + 1];
+        lines.into_iter().find_map(|at| {
+            let written = self.source.text.lines().nth(at.checked_sub(1)?)?.trim_end_matches('\r');
+            let indent = written.strip_suffix(line.trim_end_matches('\r'))?;
+            let is_indent = !line.is_empty() && indent.chars().all(|character| character == ' ');
+            let column = indent.len() + text[begin..offset].chars().count() + 1;
+            is_indent.then_some((at, column))
+        })
+    }
+
     /// A mistake in the text here, from its byte `offset` to the end of that word.
     pub(super) fn mistake_at(self, offset: usize, message: impl Into<String>) -> Mistake {
         let mut mistake = self.mistake(message);
@@ -334,6 +353,12 @@ impl<'s> Spot<'s> {
             return mistake;
         };
         let Some(rest) = text.get(offset..) else { return mistake };
+        if text.contains('\n')
+            && let Some((line, column)) = self.place_in_block(text, offset)
+        {
+            let width = rest.chars().take_while(|character| !character.is_whitespace()).count();
+            return self.source.mistake(line, column, width, mistake.message);
+        }
         let quote = usize::from(!*is_plain);
         let line = mistake.text.chars().skip(mistake.column - 1 + quote);
         // Escapes and folded lines shift positions: the mistake then marks the whole
@@ -385,6 +410,24 @@ mod tests {
         let source = Source::new("f", "a: \"x\\ty z\"\n");
         let mistake = source.root().key("a").mistake_at(3, "");
         assert_eq!(mistake.column, 4, "escapes move what follows, so the whole is meant");
+    }
+
+    #[test]
+    fn an_offset_points_into_a_text_of_several_lines() {
+        let text = "a:\n  - |\n    first line\n\n      é second line\n    third\nb: 1\n";
+        let source = Source::new("f", text);
+        let at = |word: &str| {
+            let written = "first line\n\n  é second line\nthird\n";
+            let offset = written.find(word).expect("a word of the text");
+            place(source.root().path("a[0]"), offset)
+        };
+        assert_eq!(at("line"), (3, 11, 4));
+        assert_eq!(at("second"), (5, 9, 6));
+        assert_eq!(at("third"), (6, 5, 5));
+        fn place(spot: Spot<'_>, offset: usize) -> (usize, usize, usize) {
+            let mistake = spot.mistake_at(offset, "");
+            (mistake.line, mistake.column, mistake.width)
+        }
     }
 
     #[test]

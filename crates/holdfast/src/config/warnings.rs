@@ -18,8 +18,8 @@ use serde_json::Value;
 /// Functions whose `rules` are selectors behind a word, of which the first match decides.
 const LISTS: [&str; 2] = ["firewall", "qos_marker"];
 /// Functions that leave a packet's addresses unchanged.
-const PLAIN: [&str; 7] =
-    ["firewall", "qos_marker", "rate_limiter", "monitor", "forward", "packet_limit", "http"];
+const PLAIN: [&str; 8] =
+    ["firewall", "qos_marker", "rate_limiter", "monitor", "forward", "packet_limit", "http", "ips"];
 
 impl Plan {
     /// All warnings.
@@ -30,11 +30,9 @@ impl Plan {
             let side = Side::new(self, switch);
             for (number, (name, chain)) in (0u16..).zip(&self.raw.chains) {
                 if switch.chains.contains(&number) {
-                    side.functions(
-                        chain,
-                        root.key("chains").key(name).key("functions"),
-                        &mut found,
-                    );
+                    let spot = root.key("chains").key(name).key("functions");
+                    side.functions(chain, spot, &mut found);
+                    found.extend(self.chains[usize::from(number)].warnings(spot));
                 }
             }
             for (at, rule) in self

@@ -245,7 +245,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat:",
         "- nta:",
-        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `rate_limiter`, `http`; did you mean `nat`?
+        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `rate_limiter`, `http`, `ips`; did you mean `nat`?
 9 |       - nta: { pool: [ 198.51.100.4/31 ] }
   |         ^^^",
     ),
@@ -374,6 +374,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
         r#"edge.yaml:9:51: http: unknown condition `pth`, expected one of `host`, `method`, `path`, `upgrade`; did you mean `path`?
 9 |       - http: { rules: [ "allow method GET", "deny pth /admin*" ] }
   |                                                   ^^^"#,
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- ips:\n          rules:\n            - |\n              # ours\n              alert tcp any any -> any 80 (content:\"a\"; sid:1;)\n              alert tcp any any -> any 80 (content:\"a\"; dsize:>5; sid:2;)",
+        r#"edge.yaml:14:57: ips: option `dsize` is not supported
+14 |               alert tcp any any -> any 80 (content:"a"; dsize:>5; sid:2;)
+   |                                                         ^^^^^^^^^"#,
     ),
     (
         "[ forward ]",

@@ -195,3 +195,14 @@ fn the_readmes_first_configuration_is_right() {
         );
     }
 }
+
+/// A function's own warnings stand where it has found them.
+#[test]
+fn rules_that_are_left_out_are_warned_of() {
+    let ips = r#"- ips: { rules: [ 'alert tcp any any -> any any (dsize:5; content:"a"; sid:1;)', 'alert tcp any any -> any any (content:"a"; sid:2;)' ], unsupported: skip }"#;
+    let found = one(&[(
+        r#"- firewall: { rules: [ "deny any from 10.0.0.0/8", "allow any on lan" ] }"#,
+        ips,
+    )]);
+    assert_eq!(found, "15:56: ips: option `dsize` is not supported: the rule is left out");
+}

@@ -1,0 +1,299 @@
+//! The rules over bytes: automata, rules that have matched in part, and what was found.
+
+use super::automaton::{Automaton, Use};
+use super::rules::{Action, Content, Rule, Step};
+use super::state::{Armed, Partial, Place, Side, WHOLE, distance};
+use holdfast_nf::FlowKey;
+use std::collections::BTreeMap;
+
+/// Most rules that one packet may match and that are counted.
+const MOST_HITS: usize = 16;
+
+/// Rules and their automata.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) rules: Vec<Rule>,
+    /// The contents that mean letters as they are written.
+    exact: Option<Automaton>,
+    /// The contents that mean either case.
+    nocase: Option<Automaton>,
+    /// States of flows belong to this.
+    pub(super) digest: u64,
+}
+
+/// What one packet has led to, and what rules ask of it.
+pub(super) struct Scan<'a> {
+    /// The packet's ends.
+    key: &'a FlowKey,
+    /// It comes from the side that opened the flow.
+    is_to_server: bool,
+    is_established: bool,
+    hits: [u16; MOST_HITS],
+    count: usize,
+    /// Hits that had no room.
+    pub(super) missed: u64,
+    /// The strongest action of a rule that matched, and the first rule of that.
+    pub(super) strongest: Option<(Action, u16)>,
+    /// A rule could not be followed, because there was no room.
+    pub(super) is_overfull: bool,
+}
+
+impl<'a> Scan<'a> {
+    pub(super) fn new(key: &'a FlowKey, is_to_server: bool, is_established: bool) -> Scan<'a> {
+        Scan {
+            key,
+            is_to_server,
+            is_established,
+            hits: [0; MOST_HITS],
+            count: 0,
+            missed: 0,
+            strongest: None,
+            is_overfull: false,
+        }
+    }
+
+    /// The rules that have matched, each once.
+    pub(super) fn hits(&self) -> &[u16] {
+        &self.hits[..self.count]
+    }
+
+    fn hit(&mut self, rule: u16, action: Action) {
+        if self.strongest.is_none_or(|(strongest, _)| action > strongest) {
+            self.strongest = Some((action, rule));
+        }
+        if self.hits().contains(&rule) {
+            return;
+        }
+        match self.hits.get_mut(self.count) {
+            Some(place) => {
+                *place = rule;
+                self.count += 1;
+            }
+            None => self.missed += 1,
+        }
+    }
+}
+
+impl Content {
+    /// True if a match may end here: so far behind the first and the last base.
+    fn fits(&self, from_first: i32, from_last: i32) -> bool {
+        from_first.saturating_sub(self.len()) >= self.least
+            && self.reach().is_none_or(|reach| from_last <= reach)
+    }
+
+    /// Bases this far apart leave no gap between the places that they allow.
+    fn slack(&self) -> Option<i32> {
+        self.most.map(|most| most - self.len() + 1)
+    }
+}
+
+impl Engine {
+    /// Builds the automata.
+    ///
+    /// # Errors
+    /// The text says what there is too much of.
+    pub(super) fn new(rules: Vec<Rule>, digest: u64) -> Result<Engine, String> {
+        let mut contents = [BTreeMap::new(), BTreeMap::new()];
+        let mut digests = Vec::new();
+        for (at, rule) in (0u16..).zip(&rules) {
+            for (chain, steps) in (0u8..).zip(&rule.chains) {
+                for (number, step) in (0u8..).zip(steps) {
+                    let of = Use { rule: at, chain, step: number };
+                    match step {
+                        Step::Expression(expression) => digests.push(expression.digest()),
+                        Step::Content(content) => {
+                            let bytes = match content.is_nocase {
+                                true => content.bytes.to_ascii_lowercase(),
+                                false => content.bytes.clone(),
+                            };
+                            let of_kind: &mut BTreeMap<Vec<u8>, Vec<Use>> =
+                                &mut contents[usize::from(content.is_nocase)];
+                            of_kind.entry(bytes).or_default().push(of);
+                        }
+                    }
+                }
+            }
+        }
+        let [exact, nocase] = contents;
+        let too_many = |error| format!("the contents of all rules are too many: {error}");
+        let exact = Automaton::new(exact, false).map_err(too_many)?;
+        let nocase = Automaton::new(nocase, true).map_err(too_many)?;
+        // Another build of the automata may number their states in another way.
+        digests.extend([&exact, &nocase].into_iter().flatten().map(Automaton::digest));
+        let digest = digests.iter().fold(digest, |digest, part| {
+            (digest ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
+        });
+        Ok(Engine { rules, exact, nocase, digest })
+    }
+
+    /// The states that these numbers mean.
+    pub(super) fn resume(&self, states: [u32; 2]) -> [u32; 2] {
+        let resume = |automaton: &Option<Automaton>, state: u32| {
+            automaton.as_ref().map_or(0, |automaton| automaton.resume(state))
+        };
+        [resume(&self.exact, states[0]), resume(&self.nocase, states[1])]
+    }
+
+    fn step(&self, place: Place) -> Option<&Step> {
+        let rule = self.rules.get(usize::from(place.rule))?;
+        rule.chains.get(usize::from(place.chain))?.get(usize::from(place.step))
+    }
+
+    /// Forgets what nothing can come of any more, and what is no state of these rules.
+    pub(super) fn tidy(&self, side: &mut Side) {
+        side.bring_closer();
+        let (now, behind) = (side.position as u32, side.remembered());
+        for partial in side.partials.iter_mut().filter(|partial| partial.rule != 0) {
+            let place = Place { rule: partial.rule - 1, chain: partial.chain, step: partial.next };
+            let is_over = match self.step(place) {
+                // A segment that comes again is inspected as of then.
+                Some(Step::Content(content)) => content.reach().is_some_and(|reach| {
+                    i64::from(distance(partial.last, now)) >= i64::from(reach) + i64::from(behind)
+                }),
+                Some(Step::Expression(_)) => true,
+                None => partial.next != WHOLE,
+            };
+            if is_over {
+                *partial = Partial::default();
+            }
+        }
+        for armed in side.armed.iter_mut().filter(|armed| armed.rule != 0) {
+            let place = Place { rule: armed.rule - 1, chain: armed.chain, step: armed.step };
+            let is_known = matches!(self.step(place), Some(Step::Expression(expression)) if expression.knows(armed.state));
+            if !is_known {
+                *armed = Armed::default();
+            }
+        }
+    }
+
+    /// Inspects bytes from a position of the stream on, with the automata in these
+    /// states. Returns the states behind them. `side` must be [tidy](Engine::tidy).
+    pub(super) fn run(
+        &self,
+        side: &mut Side,
+        position: u64,
+        states: [u32; 2],
+        bytes: &[u8],
+        scan: &mut Scan<'_>,
+    ) -> [u32; 2] {
+        let [mut exact, mut nocase] = self.resume(states);
+        let mut is_armed = side.is_armed();
+        let mut end = position;
+        for &byte in bytes {
+            if is_armed {
+                self.step_expressions(side, byte, end, scan);
+                is_armed = side.is_armed();
+            }
+            end = end.wrapping_add(1);
+            if let Some(automaton) = &self.exact {
+                exact = automaton.next(exact, byte);
+                for at in 0..automaton.matches(exact) {
+                    self.find(side, automaton.uses(exact, at), end, scan);
+                    is_armed = side.is_armed();
+                }
+            }
+            if let Some(automaton) = &self.nocase {
+                nocase = automaton.next(nocase, byte);
+                for at in 0..automaton.matches(nocase) {
+                    self.find(side, automaton.uses(nocase, at), end, scan);
+                    is_armed = side.is_armed();
+                }
+            }
+        }
+        if is_armed {
+            self.end_expressions(side, end, scan);
+        }
+        [exact, nocase]
+    }
+
+    /// A content has been found, which these rules have.
+    fn find(&self, side: &mut Side, uses: &[Use], end: u64, scan: &mut Scan<'_>) {
+        for &Use { rule, chain, step } in uses {
+            let place = Place { rule, chain, step };
+            let Some(Step::Content(content)) = self.step(place) else { continue };
+            let fits = if step == 0 {
+                let from_start = i32::try_from(end).unwrap_or(i32::MAX);
+                content.fits(from_start, from_start) && self.is_meant(rule, scan)
+            } else {
+                side.partials.iter().any(|partial| {
+                    let from = |base: u32| distance(base, end as u32);
+                    partial.is(place) && content.fits(from(partial.first), from(partial.last))
+                })
+            };
+            if fits {
+                self.advance(side, place, end, scan);
+            }
+        }
+    }
+
+    /// True if the rule looks at this packet.
+    fn is_meant(&self, rule: u16, scan: &Scan<'_>) -> bool {
+        self.rules.get(usize::from(rule)).is_some_and(|rule| {
+            rule.flow.to_server.is_none_or(|to_server| to_server == scan.is_to_server)
+                && rule.flow.is_established.is_none_or(|is| is == scan.is_established)
+                && rule.header.matches(scan.key)
+        })
+    }
+
+    /// A step has matched up to `end`: the next one of its chain is due.
+    fn advance(&self, side: &mut Side, place: Place, end: u64, scan: &mut Scan<'_>) {
+        let next = Place { step: place.step.saturating_add(1), ..place };
+        let has_room = match self.step(next) {
+            Some(Step::Content(content)) => side.keep(next, end as u32, content.slack()),
+            Some(Step::Expression(expression)) => {
+                side.arm(next, expression.start(), expression.is_anchored)
+            }
+            None => return self.complete(side, place, end, scan),
+        };
+        scan.is_overfull |= !has_room;
+    }
+
+    /// A chain has matched as a whole.
+    fn complete(&self, side: &mut Side, place: Place, end: u64, scan: &mut Scan<'_>) {
+        let Some(rule) = self.rules.get(usize::from(place.rule)) else { return };
+        let whole = |chain: u8| Place { chain, step: WHOLE, ..place };
+        let is_whole = |side: &Side, chain: u8| {
+            chain == place.chain || side.partials.iter().any(|partial| partial.is(whole(chain)))
+        };
+        if (0..rule.chains.len() as u8).all(|chain| is_whole(side, chain)) {
+            // Nothing is forgotten: the same bytes, when they come again, must lead to
+            // the same state.
+            scan.hit(place.rule, rule.action);
+        } else {
+            scan.is_overfull |= !side.keep(whole(place.chain), end as u32, None);
+        }
+    }
+
+    /// Leads expressions over a byte. `end`: the position before it.
+    fn step_expressions(&self, side: &mut Side, byte: u8, end: u64, scan: &mut Scan<'_>) {
+        use super::regex::Led;
+        for at in 0..side.armed.len() {
+            let Armed { rule, chain, step, state } = side.armed[at];
+            let Some(rule) = rule.checked_sub(1) else { continue };
+            let place = Place { rule, chain, step };
+            let Some(Step::Expression(expression)) = self.step(place) else { continue };
+            match expression.step(state, byte) {
+                Led::On(state) => side.armed[at].state = state,
+                Led::Dead => side.armed[at] = Armed::default(),
+                Led::Matched => {
+                    side.armed[at] = Armed::default();
+                    self.advance(side, place, end, scan);
+                }
+            }
+        }
+    }
+
+    /// Finds matches of expressions that end with the latest byte.
+    fn end_expressions(&self, side: &mut Side, end: u64, scan: &mut Scan<'_>) {
+        for at in 0..side.armed.len() {
+            let Armed { rule, chain, step, state } = side.armed[at];
+            let Some(rule) = rule.checked_sub(1) else { continue };
+            let place = Place { rule, chain, step };
+            let Some(Step::Expression(expression)) = self.step(place) else { continue };
+            if expression.is_matched(state) {
+                side.armed[at] = Armed::default();
+                self.advance(side, place, end, scan);
+            }
+        }
+    }
+}

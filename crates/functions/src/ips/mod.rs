@@ -1,0 +1,477 @@
+//! `ips`: finds what rules describe in the bytes of flows, across the borders of packets,
+//! and alerts or drops (NFVactor, "Example NFs": an IPS with an Aho-Corasick automaton).
+//!
+//! Theory of operation. Rules are in the language of Suricata and Snort ([`rules`]). All
+//! their contents are two automata ([`automaton`]), which are configuration. A flow has
+//! their states, a bounded table of rules that have matched in part, and the states of
+//! regular expressions under way ([`state`]), per direction. A TCP segment is inspected
+//! behind the bytes before it ([`stream`]); of every other protocol each packet is
+//! inspected by itself. The function holds no packet: a segment behind a gap is dropped
+//! and comes again. Where the bounded state does not suffice, the packet is counted and
+//! treated as configured.
+//!
+//! States belong to a set of rules: with each flow goes its digest. Under other rules the
+//! flow is inspected from the byte on at which it has arrived.
+//!
+//! In: a flow's packets. Out: the same packets, or none. Never: a changed byte, a packet
+//! that is held, an outcome that depends on another flow.
+
+mod automaton;
+mod header;
+mod inspect;
+mod regex;
+mod rules;
+mod state;
+mod stream;
+mod text;
+
+use holdfast_nf::{
+    ConfigError, Context, Counters, Direction, DropReason, FlowKey, Log, NetworkFunction, Open,
+    Opening, Packet, Verdict,
+};
+use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::fnv1a;
+use holdfast_wire::header::{proto, tcp_flags};
+use inspect::{Engine, Scan};
+use rules::{Action, Rule, Step};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use state::{Inspected, Side, mode};
+use std::collections::BTreeMap;
+use stream::Met;
+
+/// What becomes of a rule that other engines understand and this one does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Unsupported {
+    /// The configuration is refused.
+    #[default]
+    Refuse,
+    /// The rule is left out, with a warning.
+    Skip,
+}
+
+/// What becomes of a packet that cannot be inspected as the rules ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Uninspected {
+    /// It is dropped.
+    #[default]
+    Drop,
+    /// It passes, with a line in the log.
+    Alert,
+    /// It passes.
+    Pass,
+}
+
+/// What becomes of bytes that come again when the beginning of their segment is not
+/// remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Retransmissions {
+    /// They are inspected by themselves, and pass.
+    #[default]
+    Inspect,
+    /// They are dropped.
+    Drop,
+}
+
+/// The configuration.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IpsConfig {
+    /// Rules in the language that Suricata and Snort share: `drop tcp any any ->
+    /// $HOME_NET 80 (msg:"a shell"; content:"/bin/sh"; sid:1;)`. Each item is a text of
+    /// one rule or more, a line each; a line goes on behind a `\` at its end, and `#`
+    /// begins a comment.
+    pub rules: Vec<String>,
+    /// Names for addresses and ports, without the `$` that they have in rules: `HOME_NET:
+    /// "[10.0.0.0/8,192.168.0.0/16]"`.
+    #[serde(default)]
+    pub variables: BTreeMap<String, String>,
+    /// What becomes of a rule that is not supported: `refuse` (the default) or `skip`,
+    /// with a warning. A rule that is wrong is refused in any case.
+    #[serde(default)]
+    pub unsupported: Unsupported,
+    /// What becomes of a packet that cannot be inspected as the rules ask, because a
+    /// table of its flow is full, bytes came again as others, or it is a fragment: `drop`
+    /// (the default), `alert` or `pass`.
+    #[serde(default)]
+    pub uninspected: Uninspected,
+    /// What becomes of TCP bytes that come again when the beginning of their segment is
+    /// not among the last eight, or a regular expression is under way: `inspect` (the
+    /// default: by themselves, and they pass) or `drop`.
+    #[serde(default)]
+    pub retransmissions: Retransmissions,
+}
+
+holdfast_nf::shared_state! {
+    /// Counters and log that all flows share.
+    pub struct Found {
+        /// Matches of each rule, then of what else is counted.
+        pub rules: Counters,
+        /// Packets that matched, for the operator.
+        pub log: Log,
+    }
+}
+
+/// What is counted beside the rules, in this order.
+#[derive(Clone, Copy)]
+enum Event {
+    /// Segments behind a gap.
+    Early,
+    /// Streams that had begun before.
+    Midstream,
+    /// Segments with bytes that came again.
+    Again,
+    /// Such that could not be inspected together with what lies around them.
+    Alone,
+    /// Such that had other bytes than before.
+    Other,
+    /// Packets in which a rule could not be followed.
+    Overfull,
+    /// Fragments.
+    Fragment,
+    /// Flows whose rules have changed.
+    Renewed,
+    /// Matches that had no room.
+    Missed,
+}
+
+/// Names of the events' counters.
+const EVENTS: [&str; 9] = [
+    "out_of_order",
+    "midstream",
+    "again",
+    "again_alone",
+    "again_other_bytes",
+    "table_full",
+    "fragment",
+    "rules_changed",
+    "matches_not_counted",
+];
+
+/// Most rules of a function.
+const MOST_RULES: usize = 16_384;
+/// Most bytes of all expressions' automata.
+const MOST_EXPRESSIONS: usize = 64 << 20;
+
+/// An intrusion prevention; see the module.
+#[derive(Debug)]
+pub struct Ips {
+    engine: Engine,
+    uninspected: Uninspected,
+    retransmissions: Retransmissions,
+    /// Rules that were left out.
+    skipped: Vec<ConfigError>,
+}
+
+/// Reads the rules. Those that are not supported and may be left out are in the second
+/// list.
+fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError> {
+    let (mut rules, mut skipped): (Vec<Rule>, Vec<ConfigError>) = (Vec::new(), Vec::new());
+    let mut sids: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let mut room = MOST_EXPRESSIONS;
+    for (item, text) in config.rules.iter().enumerate() {
+        let joined = text::joined(text);
+        let path = format!("rules[{item}]");
+        for (offset, line) in text::lines(&joined) {
+            let error = |offset: usize, message: String| ConfigError {
+                path: path.clone(),
+                message,
+                offset: Some(offset),
+            };
+            let rule = match rules::read(offset, line, &config.variables) {
+                Ok(rule) => rule,
+                Err(wrong) if wrong.is_unsupported && config.unsupported == Unsupported::Skip => {
+                    let message = format!("{}: the rule is left out", wrong.message);
+                    skipped.push(error(wrong.offset, message));
+                    continue;
+                }
+                Err(wrong) => return Err(error(wrong.offset, wrong.message)),
+            };
+            if let Some((first, at)) = sids.insert(rule.sid, (item, offset)) {
+                let line = config.rules[first][..at].matches('\n').count() + 1;
+                let message =
+                    format!("sid {} is that of rules[{first}], line {line}, too", rule.sid);
+                return Err(error(rule.sid_at, message));
+            }
+            let size = |step: &Step| match step {
+                Step::Expression(expression) => expression.size(),
+                Step::Content(_) => 0,
+            };
+            let taken: usize = rule.chains.iter().flatten().map(size).sum();
+            room = room.checked_sub(taken).ok_or_else(|| {
+                error(
+                    offset,
+                    format!(
+                        "the expressions up to this one take more than {} MiB",
+                        MOST_EXPRESSIONS >> 20
+                    ),
+                )
+            })?;
+            if rules.len() == MOST_RULES {
+                return Err(error(offset, format!("more than {MOST_RULES} rules")));
+            }
+            rules.push(rule);
+        }
+    }
+    Ok((rules, skipped))
+}
+
+/// The bytes behind the transport header of a packet that is not TCP.
+fn payload(packet: &Packet) -> &[u8] {
+    let header = match packet.layers.protocol {
+        proto::UDP | proto::ICMP | proto::ICMPV6 if packet.layers.fragment_offset == 0 => 8,
+        _ => 0,
+    };
+    packet.l4().get(header..).unwrap_or_default()
+}
+
+impl Ips {
+    fn count(&self, event: Event, shared: &mut Found) {
+        shared.rules.add(self.engine.rules.len() + event as usize, 1);
+    }
+
+    /// Inspects a TCP segment, and notes what it says about the connection.
+    fn segment<'k>(
+        &self,
+        packet: &Packet,
+        flow: &mut Inspected,
+        way: usize,
+        key: &'k FlowKey,
+    ) -> Option<(Met, Scan<'k>)> {
+        let tcp = packet.tcp()?;
+        let (flags, sequence) = (tcp.flags, tcp.sequence.get());
+        let acknowledged = (flags & tcp_flags::ACK != 0).then_some(tcp.acknowledgement.get());
+        let header = usize::from(tcp.data_offset >> 4) * 4;
+        let bytes = packet.l4().get(header..).unwrap_or_default();
+        let is_syn = flags & tcp_flags::SYN != 0;
+        if is_syn {
+            flow.synchronise(way, sequence, acknowledged);
+        } else if flow.sides.iter().all(|side| side.is_started == 0) {
+            // The handshake was before the flow.
+            flow.seen |= 3;
+        }
+        if let Some(number) = acknowledged {
+            flow.sides[1 - way].acknowledge(number);
+        }
+        // Nobody takes data from a reset.
+        if flags & tcp_flags::RST != 0 || flow.mode != mode::INSPECTED {
+            return None;
+        }
+        let mut scan = Scan::new(key, way == 0, flow.is_established());
+        let start = sequence.wrapping_add(u32::from(is_syn));
+        let met = stream::segment(&self.engine, &mut flow.sides[way], start, bytes, &mut scan);
+        Some((met, scan))
+    }
+
+    /// Inspects a packet by itself.
+    fn datagram<'k>(
+        &self,
+        packet: &Packet,
+        flow: &Inspected,
+        way: usize,
+        key: &'k FlowKey,
+    ) -> Scan<'k> {
+        let mut scan = Scan::new(key, way == 0, flow.is_established());
+        self.engine.run(&mut Side::default(), 0, [0; 2], payload(packet), &mut scan);
+        scan
+    }
+
+    /// Counts and notes what a packet has led to, and decides about it.
+    fn judge(
+        &self,
+        (met, scan): (Met, Scan<'_>),
+        is_fragment: bool,
+        flow: &mut Inspected,
+        shared: &mut Found,
+        mut note: impl FnMut(usize, &mut Log),
+    ) -> Verdict {
+        for (event, is_it) in [
+            (Event::Early, met.is_early),
+            (Event::Midstream, met.is_midstream),
+            (Event::Again, met.is_again),
+            (Event::Alone, met.is_alone),
+        ] {
+            if is_it {
+                self.count(event, shared);
+            }
+        }
+        if met.is_early {
+            return Verdict::Drop(DropReason::StateInvalid);
+        }
+        if let Some((Action::Pass, rule)) = scan.strongest {
+            shared.rules.add(rule.into(), 1);
+            (flow.mode, flow.rule) = (mode::PASSED, rule + 1);
+            return Verdict::Forward;
+        }
+        for &at in scan.hits() {
+            flow.rule = at + 1;
+            shared.rules.add(at.into(), 1);
+            if !self.engine.rules[usize::from(at)].is_silent {
+                note(at.into(), &mut shared.log);
+            }
+        }
+        shared.rules.add(self.engine.rules.len() + Event::Missed as usize, scan.missed);
+        if let Some((action @ (Action::Drop | Action::Reject), rule)) = scan.strongest {
+            let is_reject = action == Action::Reject;
+            flow.mode = if is_reject { mode::REJECTED } else { mode::DROPPED };
+            flow.rule = rule + 1;
+            return refuse(is_reject, DropReason::PolicyDenied);
+        }
+        for (event, is_it) in [
+            (Event::Overfull, scan.is_overfull),
+            (Event::Other, met.is_other),
+            (Event::Fragment, is_fragment),
+        ] {
+            if !is_it {
+                continue;
+            }
+            self.count(event, shared);
+            let counter = self.engine.rules.len() + event as usize;
+            match self.uninspected {
+                Uninspected::Pass => {}
+                Uninspected::Alert => note(counter, &mut shared.log),
+                Uninspected::Drop => {
+                    if scan.is_overfull {
+                        // The packet would come again, and fill the table again.
+                        (flow.mode, flow.rule) = (mode::DROPPED, counter as u16 + 1);
+                    }
+                    return Verdict::Drop(DropReason::FunctionDenied);
+                }
+            }
+        }
+        if met.is_alone && self.retransmissions == Retransmissions::Drop {
+            return Verdict::Drop(DropReason::FunctionDenied);
+        }
+        Verdict::Forward
+    }
+
+    /// The name of a counter.
+    fn name(&self, counter: usize) -> Option<String> {
+        let event = counter.checked_sub(self.engine.rules.len());
+        match event {
+            Some(event) => EVENTS.get(event).map(|name| (*name).to_owned()),
+            None => Some(self.engine.rules[counter].name()),
+        }
+    }
+}
+
+fn refuse(is_reject: bool, reason: DropReason) -> Verdict {
+    if is_reject { Verdict::Reject(reason) } else { Verdict::Drop(reason) }
+}
+
+impl NetworkFunction for Ips {
+    const NAME: &'static str = "ips";
+    type Config = IpsConfig;
+    type Flow = Inspected;
+    type Shared = Found;
+
+    fn new(config: IpsConfig) -> Result<Ips, ConfigError> {
+        let (rules, skipped) = read(&config)?;
+        if rules.is_empty() {
+            return Err(ConfigError::at(
+                "rules",
+                "there is no rule that is supported: without one the function does nothing",
+            ));
+        }
+        let digest = fnv1a(format!("{:?} {:?}", config.rules, config.variables).as_bytes());
+        let engine =
+            Engine::new(rules, digest).map_err(|message| ConfigError::at("rules", message))?;
+        let IpsConfig { uninspected, retransmissions, .. } = config;
+        Ok(Ips { engine, uninspected, retransmissions, skipped })
+    }
+
+    fn shared(&self) -> Found {
+        let rules = self.engine.rules.iter().map(Rule::name);
+        let names = rules.chain(EVENTS.iter().map(|name| (*name).to_owned()));
+        Found { rules: Counters::new(names), log: Log::new() }
+    }
+
+    fn open(
+        &self,
+        _packet: &Packet,
+        _shared: &mut Found,
+        _cx: &mut Opening<'_>,
+    ) -> Open<Inspected> {
+        Open::Accept(Inspected { digest: self.engine.digest, ..Inspected::default() })
+    }
+
+    #[inline]
+    fn process(
+        &self,
+        packet: &mut Packet,
+        flow: &mut Inspected,
+        shared: &mut Found,
+        cx: &mut Context,
+    ) -> Verdict {
+        if flow.digest != self.engine.digest && !is_planted(Fault::KeepsStatesOfOtherRules) {
+            flow.renew(self.engine.digest);
+            self.count(Event::Renewed, shared);
+        }
+        if matches!(flow.mode, mode::DROPPED | mode::REJECTED) {
+            let is_by_rule = usize::from(flow.rule) <= self.engine.rules.len();
+            let reason =
+                if is_by_rule { DropReason::PolicyDenied } else { DropReason::FunctionDenied };
+            return refuse(flow.mode == mode::REJECTED, reason);
+        }
+        // An error is not of the flow that it tells about.
+        if packet.is_icmp_error() {
+            return Verdict::Forward;
+        }
+        let is_reverse = cx.direction() == Direction::Reverse;
+        let way = usize::from(is_reverse);
+        flow.seen |= 1 << way;
+        // The packet as the functions before this one left it. A later fragment has no
+        // ports of its own: the edge knew them.
+        let key = FlowKey::of(packet).unwrap_or(*cx.key());
+        let is_fragment = packet.layers.fragment;
+        let inspected = match packet.layers.protocol {
+            proto::TCP if is_fragment => {
+                let scan = Scan::new(&key, !is_reverse, flow.is_established());
+                (flow.mode == mode::INSPECTED).then(|| (Met::default(), scan))
+            }
+            proto::TCP => self.segment(packet, flow, way, &key),
+            _ if flow.mode == mode::PASSED => None,
+            _ => Some((Met::default(), self.datagram(packet, flow, way, &key))),
+        };
+        let Some(inspected) = inspected else { return Verdict::Forward };
+        let ingress = packet.meta.ingress;
+        self.judge(inspected, is_fragment, flow, shared, |about, log| {
+            log.note(about as u32, &key, ingress, cx);
+        })
+    }
+
+    fn outdated(&self, flow: &mut Inspected, packets: u32) {
+        if packets > 0 {
+            flow.lose_place();
+        }
+    }
+
+    fn describe(&self, flow: &Inspected) -> &'static str {
+        match flow.mode {
+            mode::PASSED => "passed",
+            mode::DROPPED => "dropped",
+            mode::REJECTED => "rejected",
+            _ if flow.rule != 0 => "alerted",
+            _ => "",
+        }
+    }
+
+    fn explain(&self, _packet: &Packet, flow: Option<&Inspected>) -> String {
+        let Some(flow) = flow else { return String::new() };
+        let counter = usize::from(flow.rule).checked_sub(1);
+        let name = counter.and_then(|counter| self.name(counter)).unwrap_or_default();
+        match flow.mode {
+            mode::PASSED => format!("not inspected, by its rule {name}"),
+            mode::DROPPED | mode::REJECTED => format!("refused, because of {name}"),
+            _ if name.is_empty() => String::new(),
+            _ => format!("its rule {name} has matched"),
+        }
+    }
+
+    fn warnings(&self) -> Vec<ConfigError> {
+        self.skipped.clone()
+    }
+}

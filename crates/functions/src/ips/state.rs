@@ -1,0 +1,318 @@
+//! What a flow remembers: per direction the place in the stream, the automata's states,
+//! rules that have matched in part, and the states where its last segments began.
+//!
+//! Every field may have any bytes. Numbers of states, rules and steps are checked where
+//! they are used.
+
+use holdfast_wire::fault::{Fault, is_planted};
+
+/// Segments' beginnings that a direction remembers.
+const BORDERS: usize = 8;
+/// Places of rules that have matched in part, per direction.
+const PARTIALS: usize = 12;
+/// Regular expressions under way, per direction.
+const ARMED: usize = 4;
+/// [`Partial::next`] of a chain that has matched as a whole.
+pub(super) const WHOLE: u8 = u8::MAX;
+/// Distances of positions beyond this are all alike.
+const FAR: u32 = 1 << 29;
+
+/// [`Inspected::mode`].
+pub(super) mod mode {
+    pub(crate) const INSPECTED: u8 = 0;
+    /// A `pass` rule matched.
+    pub(crate) const PASSED: u8 = 1;
+    pub(crate) const DROPPED: u8 = 2;
+    pub(crate) const REJECTED: u8 = 3;
+}
+
+holdfast_nf::flow_state! {
+    /// A chain of a rule that has matched so far.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct Partial {
+        /// The rule's index plus one; 0 for none.
+        pub rule: u16,
+        /// The chain in the rule.
+        pub chain: u8,
+        /// The step that comes next, or `WHOLE`.
+        pub next: u8,
+        /// Where the latest match ended that counts, as the stream's position: the first
+        /// of several.
+        pub first: u32,
+        /// The last of several. All between them lie so close that they make no
+        /// difference.
+        pub last: u32,
+    }
+}
+
+holdfast_nf::flow_state! {
+    /// A regular expression under way.
+    #[derive(Clone, Copy)]
+    pub struct Armed {
+        /// The rule's index plus one; 0 for none.
+        pub rule: u16,
+        /// The chain in the rule.
+        pub chain: u8,
+        /// The expression's step.
+        pub step: u8,
+        /// The state of its automaton.
+        pub state: u32,
+    }
+}
+
+holdfast_nf::flow_state! {
+    /// The beginning of a segment.
+    #[derive(Clone, Copy)]
+    pub struct Border {
+        /// The sequence number of its first byte.
+        pub sequence: u32,
+        /// The automata's states before that byte.
+        pub states: [u32; 2],
+    }
+}
+
+holdfast_nf::flow_state! {
+    /// One direction.
+    #[derive(Clone, Copy)]
+    pub struct Side {
+        /// Bytes since the stream began.
+        pub position: u64,
+        /// The sequence number of the next byte.
+        pub expected: u32,
+        /// The number up to which the other end has acknowledged.
+        pub acknowledged: u32,
+        /// The sequence number of the stream's first byte.
+        pub begun: u32,
+        /// 1 once that is known.
+        pub is_started: u8,
+        /// Borders since the stream began, `BORDERS` at most.
+        pub kept: u8,
+        /// The border that is overwritten next.
+        pub next: u8,
+        /// Zero.
+        pub spare: u8,
+        /// The automata's states, 0 at the start.
+        pub states: [u32; 2],
+        /// The latest segments' beginnings.
+        pub borders: [Border; 8],
+        /// Rules that have matched in part.
+        pub partials: [Partial; 12],
+        /// Regular expressions under way.
+        pub armed: [Armed; 4],
+    }
+}
+
+holdfast_nf::flow_state! {
+    /// State of one flow.
+    pub struct Inspected {
+        /// The digest of the rules that the rest belongs to.
+        pub digest: u64,
+        /// Forward and reverse.
+        pub sides: [Side; 2],
+        /// Sequence number of a SYN inside of the connection that may begin a new one.
+        pub offered: u32,
+        /// The latest rule that matched: its counter's index plus one, or 0.
+        pub rule: u16,
+        /// What becomes of the flow's packets: inspected, passed, dropped, rejected.
+        pub mode: u8,
+        /// Bits: 1 and 2, a packet of this direction was seen; 4 and 8, `offered` is of
+        /// this direction.
+        pub seen: u8,
+    }
+}
+
+/// Where a step of a chain is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) rule: u16,
+    pub(super) chain: u8,
+    pub(super) step: u8,
+}
+
+/// The distance from one position to another, negative if it lies before.
+pub(super) fn distance(from: u32, to: u32) -> i32 {
+    to.wrapping_sub(from) as i32
+}
+
+impl Partial {
+    pub(super) fn is(&self, place: Place) -> bool {
+        (self.rule, self.chain, self.next)
+            == (place.rule.saturating_add(1), place.chain, place.step)
+    }
+}
+
+impl Side {
+    /// Begins a stream.
+    pub(super) fn begin(&mut self, sequence: u32) {
+        *self = Side {
+            expected: sequence,
+            acknowledged: sequence,
+            begun: sequence,
+            is_started: 1,
+            ..Side::default()
+        };
+    }
+
+    /// Notes an acknowledgement by the other end, if it is about bytes that have passed.
+    pub(super) fn acknowledge(&mut self, number: u32) {
+        if self.is_started != 0
+            && distance(self.acknowledged, number) > 0
+            && distance(self.expected, number) <= 0
+        {
+            self.acknowledged = number;
+        }
+    }
+
+    fn borders(&self) -> &[Border] {
+        &self.borders[..usize::from(self.kept).min(BORDERS)]
+    }
+
+    /// Remembers that a segment begins here.
+    pub(super) fn remember(&mut self) {
+        let at = usize::from(self.next) % BORDERS;
+        self.borders[at] = Border { sequence: self.expected, states: self.states };
+        self.next = ((at + 1) % BORDERS) as u8;
+        self.kept = (usize::from(self.kept) + 1).min(BORDERS) as u8;
+    }
+
+    /// The states before the byte with this number, if a segment began there.
+    pub(super) fn states_at(&self, sequence: u32) -> Option<[u32; 2]> {
+        if sequence == self.expected {
+            return Some(self.states);
+        }
+        self.borders().iter().find(|border| border.sequence == sequence).map(|border| border.states)
+    }
+
+    /// Bytes behind the first remembered border.
+    pub(super) fn remembered(&self) -> u32 {
+        let bytes = self.borders().iter().map(|border| self.expected.wrapping_sub(border.sequence));
+        bytes.filter(|bytes| *bytes < FAR).max().unwrap_or(0)
+    }
+
+    /// True if a regular expression is under way.
+    #[inline]
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed.iter().any(|armed| armed.rule != 0)
+    }
+
+    /// Notes that `place` comes next behind a match that ended at `end`. Two ends count
+    /// as one, and all between them, if they lie no more than `slack` apart; without
+    /// `slack` the first stands for all. False if there is no room.
+    #[must_use]
+    pub(super) fn keep(&mut self, place: Place, end: u32, slack: Option<i32>) -> bool {
+        for partial in self.partials.iter_mut().filter(|partial| partial.is(place)) {
+            let (from_first, from_last) =
+                (distance(partial.first, end), distance(partial.last, end));
+            let is_close = slack
+                .is_none_or(|slack| from_first >= slack.saturating_neg() && from_last <= slack);
+            if is_close {
+                if from_first < 0 {
+                    partial.first = end;
+                }
+                if from_last > 0 {
+                    partial.last = end;
+                }
+                return true;
+            }
+        }
+        let Some(free) = self.partials.iter_mut().find(|partial| partial.rule == 0) else {
+            return false;
+        };
+        *free = Partial {
+            rule: place.rule.saturating_add(1),
+            chain: place.chain,
+            next: place.step,
+            first: end,
+            last: end,
+        };
+        true
+    }
+
+    /// Begins a regular expression. False if there is no room.
+    #[must_use]
+    pub(super) fn arm(&mut self, place: Place, state: u32, is_anchored: bool) -> bool {
+        let rule = place.rule.saturating_add(1);
+        let is_its = |armed: &Armed| {
+            (armed.rule, armed.chain, armed.step) == (rule, place.chain, place.step)
+        };
+        // One that began earlier finds all that this one would.
+        if !is_anchored && self.armed.iter().any(is_its) {
+            return true;
+        }
+        let Some(free) = self.armed.iter_mut().find(|armed| armed.rule == 0) else { return false };
+        *free = Armed { rule, chain: place.chain, step: place.step, state };
+        true
+    }
+
+    /// Brings ends of matches closer that lie so far back that it makes no difference.
+    pub(super) fn bring_closer(&mut self) {
+        let now = self.position as u32;
+        for partial in &mut self.partials {
+            for end in [&mut partial.first, &mut partial.last] {
+                if now.wrapping_sub(*end) > FAR {
+                    *end = now.wrapping_sub(FAR);
+                }
+            }
+        }
+    }
+}
+
+impl Inspected {
+    /// Begins anew under other rules, in the middle of the streams.
+    pub(super) fn renew(&mut self, digest: u64) {
+        self.digest = digest;
+        self.rule = 0;
+        for side in &mut self.sides {
+            let Side { position, expected, acknowledged, begun, is_started, .. } = *side;
+            *side = Side { position, expected, acknowledged, begun, is_started, ..Side::default() };
+        }
+        if self.mode == mode::PASSED {
+            self.mode = mode::INSPECTED;
+            self.sides = [Side::default(); 2];
+        }
+    }
+
+    /// The streams go on from wherever their next segments begin: what was here may have
+    /// passed long ago.
+    pub(super) fn lose_place(&mut self) {
+        for side in &mut self.sides {
+            *side = Side { position: side.position, ..Side::default() };
+        }
+    }
+
+    /// True once both sides have spoken.
+    pub(super) fn is_established(&self) -> bool {
+        self.seen & 3 == 3
+    }
+
+    /// A SYN begins a stream. Inside of a connection it begins another one only if the
+    /// other end answers it: a SYN that the other end refuses must change nothing.
+    pub(super) fn synchronise(&mut self, way: usize, sequence: u32, acknowledged: Option<u32>) {
+        let other = 1 - way;
+        let first = sequence.wrapping_add(1);
+        let offered_by = |way: usize| 4u8 << way;
+        match acknowledged {
+            Some(number)
+                if self.seen & offered_by(other) != 0 && number == self.offered.wrapping_add(1) =>
+            {
+                self.sides[other].begin(number);
+                self.sides[way].begin(first);
+                self.seen &= !(offered_by(0) | offered_by(1));
+                if self.mode == mode::PASSED {
+                    (self.mode, self.rule) = (mode::INSPECTED, 0);
+                }
+            }
+            _ if self.sides[way].is_started == 0 || is_planted(Fault::BelievesAnyBeginning) => {
+                self.sides[way].begin(first)
+            }
+            None if self.sides[way].begun != first => {
+                self.offered = sequence;
+                self.seen = self.seen & !offered_by(other) | offered_by(way);
+            }
+            _ => {}
+        }
+    }
+}
+
+const _: () = assert!(BORDERS == 8 && PARTIALS == 12 && ARMED == 4);
+const _: () = assert!(size_of::<Inspected>() == 624, "what protections copy");

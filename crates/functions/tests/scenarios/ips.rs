@@ -1,0 +1,631 @@
+//! The IPS over streams: patterns across borders of segments, bytes that come late or
+//! again, what a match leads to, and a comparison with a search of the whole stream.
+
+use crate::bench::Bench;
+use holdfast_wire::DropReason::{self, FunctionDenied, PolicyDenied, StateInvalid};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+pub(crate) const CLIENT: &str = "10.0.0.2:1000";
+pub(crate) const SERVER: &str = "203.0.113.10:80";
+
+/// The sequence numbers of the first bytes, forward and reverse.
+const FIRST: [u32; 2] = [1000, 5000];
+
+/// An IPS with rules that alert or drop, and whatever else is configured.
+pub(crate) fn ips(rules: &[&str], more: Value) -> Bench {
+    let mut config = json!({ "rules": rules });
+    let map = config.as_object_mut().expect("a map");
+    map.extend(more.as_object().cloned().unwrap_or_default());
+    Bench::new(&[("ips", config)])
+}
+
+/// A rule for packets of any protocol, with these options.
+pub(crate) fn rule(action: &str, options: &str) -> String {
+    format!("{action} ip any any -> any any ({options})")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "len 0".to_owned();
+    }
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("hex {digits}")
+}
+
+/// A segment of this direction, in words.
+fn segment(way: usize, sequence: u32, acknowledged: u32, bytes: &[u8]) -> String {
+    let (from, to) = if way == 0 { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+    format!("tcp {from} > {to} PSH ACK seq {sequence} ack {acknowledged} {}", hex(bytes))
+}
+
+/// The handshake.
+fn connect(bench: &mut Bench, first: [u32; 2]) {
+    let [client, server] = first.map(|first| first.wrapping_sub(1));
+    bench.unchanged(&format!("tcp {CLIENT} > {SERVER} SYN seq {client}"));
+    bench.unchanged(&format!("tcp {SERVER} > {CLIENT} SYN ACK seq {server} ack {}", first[0]));
+    bench.unchanged(&format!("tcp {CLIENT} > {SERVER} ACK seq {} ack {}", first[0], first[1]));
+}
+
+/// The client's segment at `at` bytes behind the first, nothing acknowledged.
+#[track_caller]
+fn says(bench: &mut Bench, at: u32, bytes: &[u8]) {
+    bench.unchanged(&segment(0, FIRST[0].wrapping_add(at), FIRST[1], bytes));
+}
+
+#[track_caller]
+fn is_dropped(bench: &mut Bench, at: u32, bytes: &[u8], reason: DropReason) {
+    bench.drops(&segment(0, FIRST[0].wrapping_add(at), FIRST[1], bytes), reason);
+}
+
+/// The server acknowledges the client's bytes up to `at`.
+fn acknowledges(bench: &mut Bench, at: u32) {
+    bench.unchanged(&segment(1, FIRST[1], FIRST[0].wrapping_add(at), &[]));
+}
+
+const SHELL: &str = "alert tcp any any -> any any (content:\"/bin/sh\"; sid:1;)";
+const NO_SHELL: &str = "drop tcp any any -> any any (content:\"/bin/sh\"; sid:1;)";
+
+/// Sends the pieces in order, and returns how often rule 1 matched.
+fn matches(rule: &str, pieces: &[&[u8]]) -> u64 {
+    let mut bench = ips(&[rule], json!({}));
+    connect(&mut bench, FIRST);
+    let mut at = 0;
+    for piece in pieces {
+        says(&mut bench, at, piece);
+        at += piece.len() as u32;
+    }
+    bench.counter("1")
+}
+
+/// However a stream is cut into two or three segments, a pattern in it is found once.
+#[test]
+pub(crate) fn a_pattern_is_found_across_every_border() {
+    let stream = b"xx/bin//bin/sh/y";
+    for first in 1..stream.len() {
+        for second in first + 1..=stream.len() {
+            let pieces = [&stream[..first], &stream[first..second], &stream[second..]];
+            assert_eq!(matches(SHELL, &pieces), 1, "{first} {second}");
+        }
+    }
+    let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+    assert_eq!(matches(SHELL, &bytes), 1, "one byte at a time");
+    assert_eq!(matches(SHELL, &[b"/bin", b"/bash"]), 0);
+}
+
+/// The sequence numbers may wrap anywhere in a pattern.
+#[test]
+fn sequence_numbers_wrap() {
+    for wrap in 0..9u32 {
+        let mut bench = ips(&[SHELL], json!({}));
+        let first = [0u32.wrapping_sub(wrap), u32::MAX];
+        connect(&mut bench, first);
+        for (at, byte) in b"/bin/sh".iter().enumerate() {
+            let sequence = first[0].wrapping_add(at as u32);
+            bench.unchanged(&segment(0, sequence, first[1], &[*byte]));
+        }
+        assert_eq!(bench.counter("1"), 1, "{wrap}");
+    }
+}
+
+/// A segment behind a gap is dropped, and comes again behind what was missing: the
+/// pattern over all three is found.
+#[test]
+pub(crate) fn a_segment_behind_a_gap_comes_again() {
+    let mut bench = ips(&[NO_SHELL], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"x/b");
+    is_dropped(&mut bench, 6, b"sh", StateInvalid);
+    assert_eq!(bench.counter("out_of_order"), 1);
+    // Without bytes there is nothing to wait for.
+    bench.unchanged(&segment(0, FIRST[0] + 8, FIRST[1], &[]));
+    says(&mut bench, 3, b"in/");
+    is_dropped(&mut bench, 6, b"sh", PolicyDenied);
+    assert_eq!((bench.counter("1"), bench.state()), (1, "dropped"));
+}
+
+/// The receiver may not have had a segment's first copy: other bytes in its place are
+/// inspected, too.
+#[test]
+pub(crate) fn bytes_that_come_again_are_inspected_again() {
+    let mut bench = ips(&[NO_SHELL], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"x/bi");
+    says(&mut bench, 4, b"n-ok!");
+    // The same bytes are nothing new, together or each by itself.
+    says(&mut bench, 4, b"n-ok!");
+    says(&mut bench, 0, b"x/bin-ok!");
+    assert_eq!((bench.counter("again"), bench.counter("again_other_bytes")), (2, 0));
+    is_dropped(&mut bench, 4, b"n/sh!", PolicyDenied);
+}
+
+/// Bytes that come again as others could be the first half of something whose second half
+/// has passed.
+#[test]
+pub(crate) fn bytes_that_come_again_as_others_are_noticed() {
+    for (uninspected, passes, logged) in [("drop", false, 0), ("pass", true, 0), ("alert", true, 1)]
+    {
+        let mut bench = ips(&[NO_SHELL], json!({ "uninspected": uninspected }));
+        connect(&mut bench, FIRST);
+        says(&mut bench, 0, b"harmless");
+        says(&mut bench, 8, b"n/sh");
+        match passes {
+            true => says(&mut bench, 0, b"xxxxx/bi"),
+            false => is_dropped(&mut bench, 0, b"xxxxx/bi", FunctionDenied),
+        }
+        assert_eq!(bench.counter("again_other_bytes"), 1);
+        assert_eq!(bench.logged().len(), logged);
+        says(&mut bench, 12, b"the flow goes on");
+    }
+}
+
+/// The same for a rule of two contents, the second of which has passed.
+#[test]
+pub(crate) fn half_of_a_rule_that_comes_again_is_noticed() {
+    let key = rule("drop", "content:\"key\"; content:\"B\"; distance:0; sid:1;");
+    let mut bench = ips(&[&key], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"harmless");
+    says(&mut bench, 8, b"AB");
+    is_dropped(&mut bench, 0, b"a key is", FunctionDenied);
+    // Where nothing has passed behind them, both readings go on.
+    let mut bench = ips(&[&key], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"harmless");
+    says(&mut bench, 0, b"a key is");
+    is_dropped(&mut bench, 8, b"B", PolicyDenied);
+}
+
+/// Bytes that overlap are inspected in both readings, and what is new behind them goes
+/// on.
+#[test]
+fn overlaps_are_read_both_ways() {
+    let mut bench = ips(&[SHELL], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"x/bi");
+    says(&mut bench, 4, b"n/");
+    says(&mut bench, 4, b"n/sh/b");
+    assert_eq!(bench.counter("1"), 1);
+    // From inside of a segment: inspected alone. What is new follows what came before.
+    says(&mut bench, 9, b"bin/sh");
+    assert_eq!((bench.counter("1"), bench.counter("again_alone")), (2, 1));
+}
+
+/// Bytes that the receiver has acknowledged are nothing to it, whatever they are.
+#[test]
+fn what_is_acknowledged_is_not_inspected() {
+    let mut bench = ips(&[NO_SHELL], json!({ "retransmissions": "drop" }));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"harmless");
+    acknowledges(&mut bench, 8);
+    says(&mut bench, 7, b"s");
+    says(&mut bench, 0, b"/bin/sh!");
+    assert_eq!((bench.counter("again"), bench.counter("1")), (0, 0));
+    // An acknowledgement of what was never sent is none.
+    says(&mut bench, 8, b"harmless");
+    acknowledges(&mut bench, 17);
+    is_dropped(&mut bench, 8, b"/bin/sh!", PolicyDenied);
+}
+
+/// Eight beginnings of segments are remembered. Bytes from older ones are inspected alone
+/// and pass, or are dropped, as configured.
+#[test]
+fn bytes_whose_beginning_is_not_remembered() {
+    for (retransmissions, passes) in [("inspect", true), ("drop", false)] {
+        let mut bench = ips(&[NO_SHELL], json!({ "retransmissions": retransmissions }));
+        connect(&mut bench, FIRST);
+        for at in 0..9 {
+            says(&mut bench, at * 8, b"harmless");
+        }
+        says(&mut bench, 8, b"harmless");
+        assert_eq!(bench.counter("again_alone"), 0);
+        match passes {
+            true => says(&mut bench, 0, b"harmless"),
+            false => is_dropped(&mut bench, 0, b"harmless", FunctionDenied),
+        }
+        assert_eq!(bench.counter("again_alone"), 1);
+        is_dropped(&mut bench, 0, b"/bin/sh!", PolicyDenied);
+    }
+}
+
+/// Both directions are streams of their own.
+#[test]
+fn each_direction_is_a_stream() {
+    let mut bench = ips(&[SHELL], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"/bin");
+    bench.unchanged(&segment(1, FIRST[1], FIRST[0], b"/sh"));
+    assert_eq!(bench.counter("1"), 0);
+    bench.unchanged(&segment(1, FIRST[1] + 3, FIRST[0], b"/bin/"));
+    says(&mut bench, 4, b"/sh");
+    assert_eq!(bench.counter("1"), 1);
+    bench.unchanged(&segment(1, FIRST[1] + 8, FIRST[0], b"sh"));
+    assert_eq!(bench.counter("1"), 2);
+}
+
+/// A SYN inside of a connection, which the other end refuses, hides nothing; one that it
+/// answers begins a new stream.
+#[test]
+pub(crate) fn a_syn_begins_anew_only_if_it_is_answered() {
+    let mut bench = ips(&[NO_SHELL], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"x/bin");
+    bench.unchanged(&format!("tcp {CLIENT} > {SERVER} SYN seq {}", FIRST[0] + 4));
+    bench.unchanged(&format!("tcp {CLIENT} > {SERVER} SYN seq {}", FIRST[0] - 1));
+    is_dropped(&mut bench, 5, b"/sh", PolicyDenied);
+
+    let mut bench = ips(&[NO_SHELL], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"x/bin");
+    connect(&mut bench, [90_000, 100]);
+    bench.unchanged(&segment(0, 90_000, 100, b"/sh and /bi"));
+    bench.drops(&segment(0, 90_011, 100, b"n/sh"), PolicyDenied);
+}
+
+/// Data with a SYN are the stream's first bytes.
+#[test]
+fn data_with_a_syn_are_inspected() {
+    let mut bench = ips(&[SHELL], json!({}));
+    let first = hex(b"/bin");
+    bench.unchanged(&format!("tcp {CLIENT} > {SERVER} SYN seq {} {first}", FIRST[0] - 1));
+    says(&mut bench, 4, b"/sh");
+    assert_eq!(bench.counter("1"), 1);
+}
+
+/// A flow whose beginning was not seen is inspected from where it is first seen.
+#[test]
+fn a_flow_in_its_middle_is_inspected_from_there() {
+    let mut bench = ips(&[NO_SHELL], json!({}));
+    says(&mut bench, 77, b"x/bin");
+    bench.unchanged(&segment(1, 99, FIRST[0], b"y"));
+    assert_eq!(bench.counter("midstream"), 2);
+    is_dropped(&mut bench, 82, b"/sh", PolicyDenied);
+}
+
+/// What a match leads to, for the packet and for what follows in both directions.
+#[test]
+fn what_a_match_leads_to() {
+    let evil = |action: &str| rule(action, "msg:\"evil\"; content:\"evil\"; sid:5; rev:2;");
+    let talk = |action: &str| {
+        let mut bench = ips(&[&evil(action)], json!({}));
+        bench.ingress = 3;
+        connect(&mut bench, FIRST);
+        bench
+    };
+    let (client, server) = (segment(0, FIRST[0], FIRST[1], b"evil"), segment(1, FIRST[1], 0, b"a"));
+    let name = "5 rev 2 \"evil\"";
+
+    let mut bench = talk("alert");
+    bench.unchanged(&client);
+    bench.unchanged(&server);
+    assert_eq!((bench.counter(name), bench.state()), (1, "alerted"));
+    assert_eq!(bench.logged(), [format!("0 3 tcp {CLIENT} > {SERVER}")]);
+
+    let mut bench = talk("drop");
+    bench.drops(&client, PolicyDenied);
+    bench.drops(&server, PolicyDenied);
+    assert_eq!((bench.counter(name), bench.state()), (1, "dropped"));
+    assert_eq!(bench.logged().len(), 1);
+
+    let mut bench = talk("reject");
+    bench.rejects(&client, PolicyDenied);
+    bench.rejects(&server, PolicyDenied);
+    assert_eq!((bench.counter(name), bench.state()), (1, "rejected"));
+
+    let drop = rule("drop", "content:\"ev\"; sid:6;");
+    let mut bench = ips(&[&drop, &evil("pass")], json!({}));
+    connect(&mut bench, FIRST);
+    bench.unchanged(&client);
+    // Neither order nor content matters any more.
+    bench.unchanged(&segment(0, FIRST[0] + 9, FIRST[1], b"evil"));
+    assert_eq!((bench.counter(name), bench.counter("6"), bench.state()), (1, 0, "passed"));
+    assert_eq!(bench.logged().len(), 0);
+    assert_eq!(bench.explained, [format!("not inspected, by its rule {name}")]);
+    // The next connection of these ports is another one.
+    connect(&mut bench, [90_000, 100]);
+    bench.drops(&segment(0, 90_000, 100, b"ev"), PolicyDenied);
+}
+
+/// A rule that matches often in a packet counts once; a silent one is not logged.
+#[test]
+fn a_rule_counts_once_per_packet() {
+    let (loud, silent) =
+        (rule("alert", "content:\"a\"; sid:1;"), rule("alert", "content:\"b\"; noalert; sid:2;"));
+    let mut bench = ips(&[&loud, &silent], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"aabbaab");
+    says(&mut bench, 7, b"a");
+    assert_eq!((bench.counter("1"), bench.counter("2"), bench.logged().len()), (2, 1, 2));
+}
+
+/// Each datagram is inspected by itself; both families, and whatever is no TCP.
+#[test]
+fn datagrams_are_inspected_by_themselves() {
+    let evil = rule("alert", "content:\"evil\"; sid:1;");
+    let mut bench = ips(&[&evil], json!({}));
+    let evil = hex(b"an evil one");
+    for (at, packet) in (1u64..).zip([
+        format!("udp 10.0.0.2:5 > 203.0.113.10:53 {evil}"),
+        format!("udp 203.0.113.10:53 > 10.0.0.2:5 {evil}"),
+        format!("udp [2001:db8::1]:5 > [2001:db8::2]:53 {evil}"),
+        format!("icmp 10.0.0.2 > 203.0.113.10 echo id 4 {evil}"),
+        format!("icmp 2001:db8::1 > 2001:db8::2 echo id 4 {evil}"),
+        format!("tcp [2001:db8::1]:9 > [2001:db8::2]:80 ACK seq 7 {evil}"),
+    ]) {
+        bench.unchanged(&packet);
+        assert_eq!(bench.counter("1"), at, "{packet}");
+    }
+    bench.unchanged(&format!("udp 10.0.0.2:5 > 203.0.113.10:53 {}", hex(b"ev")));
+    bench.unchanged(&format!("udp 10.0.0.2:5 > 203.0.113.10:53 {}", hex(b"il")));
+    bench.unchanged(
+        "icmp 203.0.113.10 > 10.0.0.2 unreachable quoting udp 10.0.0.2:5 > 203.0.113.10:53",
+    );
+    assert_eq!(bench.counter("1"), 6);
+}
+
+/// A pattern may lie across fragments, which nobody puts together: they are dropped, or
+/// pass, as configured.
+#[test]
+fn fragments_are_not_inspected_together() {
+    let evil = rule("alert", "content:\"evil\"; sid:1;");
+    let udp = "udp 10.0.0.2:5 > 203.0.113.10:53 len 16 more";
+    let later = "fragment 10.0.0.2 > 203.0.113.10 udp offset 24 len 8";
+    let mut bench = ips(&[&evil], json!({}));
+    bench.unchanged("udp 10.0.0.2:5 > 203.0.113.10:53");
+    bench.drops(udp, FunctionDenied);
+    bench.drops(later, FunctionDenied);
+    let mut bench = ips(&[&evil], json!({ "uninspected": "pass" }));
+    bench.unchanged(udp);
+    bench.unchanged(later);
+    bench.unchanged("tcp 10.0.0.2:5 > 203.0.113.10:53 ACK len 12 more");
+    assert_eq!(bench.counter("fragment"), 3);
+}
+
+/// A flow has room for so many rules that have matched in part. When that is used up, it
+/// is dropped, or goes on with those that there are, as configured.
+#[test]
+fn a_full_table_is_counted_and_fails_as_configured() {
+    let rules: Vec<String> = (1..=13)
+        .map(|at| {
+            rule("alert", &format!("content:\"key\"; content:\"{at}.\"; distance:0; sid:{at};"))
+        })
+        .collect();
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    for (uninspected, logged) in [("pass", 0), ("alert", 1), ("drop", 0)] {
+        let mut bench = ips(&rules, json!({ "uninspected": uninspected }));
+        connect(&mut bench, FIRST);
+        if uninspected == "drop" {
+            is_dropped(&mut bench, 0, b"a key", FunctionDenied);
+            assert_eq!((bench.counter("table_full"), bench.state()), (1, "dropped"));
+            is_dropped(&mut bench, 5, b"", FunctionDenied);
+            continue;
+        }
+        says(&mut bench, 0, b"a key");
+        assert_eq!((bench.counter("table_full"), bench.logged().len()), (1, logged));
+        says(&mut bench, 5, b"12.");
+        assert_eq!(bench.counter("12"), 1);
+    }
+}
+
+/// Under other rules a flow that lives is inspected from there on, and its place in the
+/// stream stays.
+#[test]
+pub(crate) fn rules_change_while_flows_live() {
+    let mut before = ips(&[SHELL], json!({}));
+    connect(&mut before, FIRST);
+    says(&mut before, 0, b"some text and /bin");
+    let other = rule("drop", "content:\"/binary\"; sid:1;");
+    let places = rule("alert", "content:\"ary\"; offset:18; depth:3; sid:2;");
+    let mut after = ips(&[&other, &places], json!({}));
+    after.takes_over(&mut before, true);
+    is_dropped(&mut after, 30, b"x", StateInvalid);
+    says(&mut after, 18, b"ary");
+    assert_eq!((after.counter("rules_changed"), after.counter("2")), (1, 1));
+    says(&mut after, 21, b" /bin");
+    is_dropped(&mut after, 26, b"ary", PolicyDenied);
+    assert_eq!(after.counter("rules_changed"), 1);
+    // The same rules are the same automata.
+    let mut again = ips(&[&other, &places], json!({}));
+    again.takes_over(&mut after, true);
+    is_dropped(&mut again, 29, b"", PolicyDenied);
+    assert_eq!(again.counter("rules_changed"), 0);
+}
+
+/// The state goes where the flow goes, in the middle of a pattern.
+#[test]
+fn a_pattern_is_found_across_a_failure() {
+    let mut first = ips(&[NO_SHELL], json!({}));
+    connect(&mut first, FIRST);
+    says(&mut first, 0, b"x/bin");
+    let mut second = ips(&[NO_SHELL], json!({}));
+    second.takes_over(&mut first, false);
+    is_dropped(&mut second, 5, b"/sh", PolicyDenied);
+    assert!(!second.nondeterministic);
+}
+
+/// A weak protection recovers an older state: what has passed meanwhile does not come
+/// again, so the stream goes on where it is.
+#[test]
+fn a_flow_that_was_set_back_goes_on() {
+    let depth = rule("drop", "content:\"new\"; depth:3; sid:2;");
+    let mut bench = ips(&[NO_SHELL, &depth], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"harmless");
+    let then = bench.remember();
+    says(&mut bench, 8, b"harmless");
+    bench.set_back(then, 1);
+    says(&mut bench, 16, b"new and /bin");
+    assert_eq!((bench.counter("midstream"), bench.counter("out_of_order")), (1, 0));
+    is_dropped(&mut bench, 28, b"/sh", PolicyDenied);
+}
+
+/// Thousands of patterns, too many for a table with a row per state.
+#[test]
+fn thousands_of_patterns() {
+    let text: String = (1..=3000)
+        .map(|at| {
+            format!("alert tcp any any -> any any (content:\"pattern-{at}.\"; nocase; sid:{at};)\n")
+        })
+        .collect();
+    let mut bench = ips(&[&text], json!({}));
+    connect(&mut bench, FIRST);
+    says(&mut bench, 0, b"PATTERN-2");
+    says(&mut bench, 9, b"999. pattern-");
+    says(&mut bench, 22, b"1. pattern-3001.");
+    assert_eq!((bench.counter("2999"), bench.counter("1"), bench.counter("3000")), (1, 1, 0));
+}
+
+/// A content of a random rule.
+#[derive(Debug, Clone)]
+struct Piece {
+    bytes: String,
+    is_nocase: bool,
+    is_relative: bool,
+    least: Option<i32>,
+    most: Option<i32>,
+}
+
+fn piece() -> impl Strategy<Value = Piece> {
+    let place = (any::<bool>(), proptest::option::of(0i32..6), proptest::option::of(0i32..8));
+    ("[abAB]{1,3}", any::<bool>(), place).prop_map(
+        |(bytes, is_nocase, (is_relative, least, most))| {
+            let len = bytes.len() as i32;
+            let least = match is_relative && least.is_none() && most.is_none() {
+                true => Some(0),
+                // Relative places may begin before the end of the match before.
+                false => least.map(|least| if is_relative { least - len + 1 } else { least }),
+            };
+            Piece { bytes, is_nocase, is_relative, least, most: most.map(|most| len + most) }
+        },
+    )
+}
+
+impl Piece {
+    fn options(&self, is_first: bool) -> String {
+        let [least, most] = if self.is_relative && !is_first {
+            ["distance", "within"]
+        } else {
+            ["offset", "depth"]
+        };
+        let mut options = format!("content:\"{}\";", self.bytes);
+        if self.is_nocase {
+            options += " nocase;";
+        }
+        if let Some(from) = self.least {
+            let from = if is_first { from.max(0) } else { from };
+            options += &format!(" {least}:{from};");
+        }
+        if let Some(number) = self.most {
+            options += &format!(" {most}:{number};");
+        }
+        options
+    }
+}
+
+/// Searches the whole stream for the pieces, trying every place for each.
+fn is_there(stream: &[u8], pieces: &[Piece], base: Option<usize>) -> bool {
+    let Some((piece, rest)) = pieces.split_first() else { return true };
+    let is_relative = piece.is_relative && base.is_some();
+    let from = if is_relative { base.unwrap_or(0) as i32 } else { 0 };
+    let mut least = piece.least.unwrap_or(0);
+    if base.is_none() {
+        least = least.max(0);
+    }
+    let len = piece.bytes.len();
+    (0..=stream.len().saturating_sub(len)).any(|at| {
+        let Some(here) = stream.get(at..at + len) else { return false };
+        let is_equal = match piece.is_nocase {
+            true => here.eq_ignore_ascii_case(piece.bytes.as_bytes()),
+            false => here == piece.bytes.as_bytes(),
+        };
+        let end = (at + len) as i32;
+        is_equal
+            && at as i32 >= from + least
+            && piece.most.is_none_or(|most| end <= from + least + most)
+            && is_there(stream, rest, Some(at + len))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// The rules that match are those that a search of the whole stream finds, wherever
+    /// segments begin and end, and whichever come again.
+    #[test]
+    fn what_matches_is_what_is_in_the_stream(
+        rules in proptest::collection::vec(proptest::collection::vec(piece(), 1..4), 1..4),
+        stream in "[abAB]{1,40}",
+        cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
+        again in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
+    ) {
+        let stream = stream.into_bytes();
+        let texts: Vec<String> = rules.iter().enumerate().map(|(at, pieces)| {
+            let options: Vec<String> = pieces
+                .iter()
+                .enumerate()
+                .map(|(at, piece)| piece.options(at == 0))
+                .collect();
+            rule("alert", &format!("{} sid:{};", options.join(" "), at + 1))
+        }).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let mut bench = ips(&texts, json!({ "uninspected": "pass" }));
+        connect(&mut bench, FIRST);
+        let mut borders: BTreeSet<usize> = cuts.iter().map(|cut| cut.index(stream.len())).collect();
+        borders.extend([0, stream.len()]);
+        let borders: Vec<usize> = borders.into_iter().collect();
+        let again: BTreeSet<usize> =
+            again.iter().map(|again| again.index(borders.len() - 1)).collect();
+        for (number, range) in borders.windows(2).enumerate() {
+            says(&mut bench, range[0] as u32, &stream[range[0]..range[1]]);
+            if again.contains(&number) {
+                // The segment before, alone and with this one.
+                let from = borders[number.saturating_sub(1)];
+                says(&mut bench, from as u32, &stream[from..range[0]]);
+                says(&mut bench, from as u32, &stream[from..range[1]]);
+            }
+        }
+        prop_assert_eq!(bench.counter("again_other_bytes"), 0);
+        if bench.counter("table_full") == 0 {
+            for (at, pieces) in rules.iter().enumerate() {
+                prop_assert_eq!(
+                    bench.counter(&format!("{}", at + 1)) > 0,
+                    is_there(&stream, pieces, None),
+                    "{} in {:?}", texts[at], String::from_utf8_lossy(&stream)
+                );
+            }
+        }
+    }
+
+    /// Any bytes as a flow's state: nothing panics, and nothing changes in a packet.
+    #[test]
+    fn rubbish_in_a_flows_state_does_no_harm(
+        rubbish in proptest::collection::vec(any::<u8>(), 624),
+        at in 0usize..624,
+        len in 0usize..=624,
+        is_small in any::<bool>(),
+        digest in any::<bool>(),
+    ) {
+        let rules = [
+            rule("alert", "content:\"a\"; content:\"b\"; distance:0; within:3; content:\"c\"; sid:1;"),
+            rule("alert", "content:\"A\"; nocase; pcre:\"/b+c/R\"; content:\"d\"; distance:1; sid:2;"),
+            rule("alert", "content:\"x\"; pcre:\"/^yz/Ri\"; sid:3;"),
+        ];
+        let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+        let mut bench = ips(&rules, json!({}));
+        connect(&mut bench, FIRST);
+        says(&mut bench, 0, b"abcAbbcdxyz");
+        // Small numbers are more often those of something.
+        let rubbish: Vec<u8> =
+            rubbish.iter().take(len).map(|byte| if is_small { byte % 4 } else { *byte }).collect();
+        bench.overwrite(if digest { at } else { at.max(8) }, &rubbish);
+        for at in [11, 0, 3, 11, 14, 500] {
+            for way in 0..2 {
+                let packet = segment(way, FIRST[way].wrapping_add(at), FIRST[1 - way], b"abcAbbcdxyza");
+                if let Ok(out) = bench.send(&packet) {
+                    prop_assert_eq!(out, crate::words::frame(&packet));
+                }
+            }
+        }
+    }
+}

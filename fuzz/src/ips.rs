@@ -1,0 +1,81 @@
+//! Any text as rules of the IPS, and the bytes behind its first zero as a stream. The
+//! rules are refused with a place in the text, or find the same in the stream whether it
+//! is one segment or many.
+
+use etherparse::PacketBuilder;
+use holdfast_functions::catalog;
+use holdfast_nf::{Chain, Configured, Context, Direction, FlowKey, Position, SharedField};
+use holdfast_wire::zone::Zones;
+use holdfast_wire::{MemoryPool, PacketPool};
+use serde_json::json;
+
+/// Most bytes of a stream: one packet.
+const MOST: usize = 1400;
+
+/// A chain's block is aligned to 16 bytes.
+#[repr(align(16))]
+struct Block([u8; 1024]);
+
+pub(crate) fn run(data: &[u8]) {
+    let end = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
+    let stream = data.get(end + 1..).unwrap_or_default();
+    let text = String::from_utf8_lossy(&data[..end]);
+    let config = json!({
+        "rules": [text],
+        "variables": { "HOME_NET": "[10.0.0.0/8,!10.0.0.9]", "PORTS": "[80,$MORE]", "MORE": "8000:" },
+        "unsupported": "skip",
+        "uninspected": "pass",
+    });
+    match catalog::configured("ips", &config, &Zones::default()) {
+        Ok(function) => {
+            let stream = &stream[..stream.len().min(MOST)];
+            let [whole, pieces] =
+                [MOST, 1 + stream.len() % 5].map(|size| found(&*function, stream, size));
+            // With a full table the order of what fills it matters.
+            if let (Some(whole), Some(pieces)) = (whole, pieces) {
+                assert_eq!(whole, pieces, "{text}");
+            }
+        }
+        Err(error) => {
+            let offset = error.offset.unwrap_or(0);
+            assert!(text.is_char_boundary(offset), "{error} at {offset} of {text:?}");
+        }
+    }
+}
+
+/// The names of rules that match the stream in segments of this size; none if there was
+/// no room, or the flow is not inspected to its end.
+fn found(function: &dyn Configured, stream: &[u8], size: usize) -> Option<Vec<String>> {
+    let mut chain = Chain::new(vec![function.bind()]);
+    let (mut block, mut packets, mut cx) = (Block([0; 1024]), MemoryPool::new(1), Context::new(1));
+    let len = chain.layout().size;
+    let mut position = Position::OPENING;
+    for (number, bytes) in stream.chunks(size).enumerate() {
+        let sequence = 7u32.wrapping_add((number * size) as u32);
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4([10, 0, 0, 2], [203, 0, 113, 10], 64)
+            .tcp(1000, 80, sequence, 1000)
+            .ack(1);
+        let mut frame = Vec::with_capacity(builder.size(bytes.len()));
+        builder.write(&mut frame, bytes).expect("a vector takes all");
+        let mut packet = packets.take().expect("the one buffer is back");
+        assert!(packet.copy_from(&frame), "the frame fits a buffer");
+        packet.parse().expect("etherparse makes packets");
+        cx.begin(1 + number as u64, FlowKey::of(&packet)?, Direction::Forward);
+        chain.run(&mut packet, &mut block.0[..len], position, &mut cx);
+        packets.put(packet);
+        position = Position::START;
+    }
+    let is_over = !matches!(chain.describe(&block.0[..len]), "" | "alerted");
+    let mut names = Vec::new();
+    for function in chain.functions_mut() {
+        function.shared().visit(&mut |_, field| {
+            if let SharedField::Counters(counters) = field {
+                let seen = counters.report().filter(|(_, count)| *count > 0);
+                names.extend(seen.map(|(name, _)| name.to_owned()));
+            }
+        });
+    }
+    let has_room = !names.iter().any(|name| name == "table_full" || name == "matches_not_counted");
+    (has_room && !is_over).then_some(names)
+}

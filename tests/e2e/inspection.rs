@@ -1,0 +1,158 @@
+//! Functions that look into the bytes of connections: what they are looking for is cut in
+//! two, and the process that has seen the first half is killed before the second comes.
+
+use anyhow::{Result, ensure};
+use holdfast_control::status::Status;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
+use holdfast_tests::PATIENCE;
+use holdfast_tests::network::{CLIENT, Chain, Network, Options, SERVER, ip};
+use holdfast_tests::runner::{Test, light};
+use holdfast_tests::sockets::{accepted, begin, exchange, listen, opened};
+use holdfast_tests::verdict::ensure_unbroken;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light(
+            "a_pattern_is_found_across_the_death_of_who_saw_its_beginning",
+            3,
+            &[],
+            a_pattern_is_found_across_the_death_of_who_saw_its_beginning,
+        ),
+        light(
+            "a_request_is_judged_across_the_death_of_who_read_its_beginning",
+            3,
+            &[NGINX],
+            a_request_is_judged_across_the_death_of_who_read_its_beginning,
+        ),
+    ]
+}
+
+/// The office with one function in its chain.
+fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
+    let options = Options::protected(Chain::Plain);
+    let functions = format!("functions:\n      - {function}");
+    let text = options.configuration().replace("functions: [forward]", &functions);
+    Network::start_with(&options, &text, interrupt)
+}
+
+/// A port of the server.
+struct Service {
+    at: SocketAddr,
+    listener: TcpListener,
+    next: u16,
+}
+
+impl Service {
+    fn new(network: &Network, port: u16) -> Result<Service> {
+        let at = SocketAddr::new(ip(SERVER), port);
+        let listener = listen(&network.topology.server, at)?;
+        Ok(Service { at, listener, next: 100 * port })
+    }
+
+    /// A connection from the client: its two ends.
+    fn connect(&mut self, network: &Network) -> Result<(TcpStream, TcpStream)> {
+        self.next += 1;
+        let from = SocketAddr::new(ip(CLIENT), self.next);
+        let client = begin(&network.topology.client, from, self.at)?;
+        opened(&client, network.lab.interrupt())?;
+        Ok((client, accepted(&self.listener, network.lab.interrupt())?))
+    }
+}
+
+/// Sends bytes that must arrive.
+fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
+    from.write_all(bytes)?;
+    let mut came = vec![0; bytes.len()];
+    to.read_exact(&mut came)?;
+    ensure!(came == bytes, "{} came", String::from_utf8_lossy(&came));
+    Ok(())
+}
+
+/// Sends bytes that must not arrive: the rule of this name counts one more.
+fn send_refused(
+    network: &Network,
+    mut from: &TcpStream,
+    mut to: &TcpStream,
+    bytes: &[u8],
+    rule: &str,
+) -> Result<()> {
+    let count = |status: &Status| {
+        let rules = status.statistics.iter().filter(|known| known.name == "rules");
+        rules.filter_map(|known| known.value(rule)).sum::<u64>()
+    };
+    let before = count(&network.running.status()?);
+    from.write_all(bytes)?;
+    let what = format!("`{rule}` has matched");
+    network.running.wait_for(&what, PATIENCE, network.lab.interrupt(), |status| {
+        count(status) > before
+    })?;
+    to.set_nonblocking(true)?;
+    let came = to.read(&mut [0; 64]);
+    ensure!(
+        came.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+        "refused bytes arrived: {came:?}"
+    );
+    Ok(())
+}
+
+/// Clients send the first half of a pattern, each runtime is killed in turn, and the
+/// second half is dropped all the same. A connection that goes on with something else is
+/// served, and so is one that carries the pattern to another port.
+fn a_pattern_is_found_across_the_death_of_who_saw_its_beginning(
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let rule = "drop tcp any any -> any 81 (msg:\"mark\"; flow:to_server; content:\"forbidden\"; sid:7;)";
+    let network = network(&format!("ips: {{ rules: ['{rule}'] }}"), interrupt)?;
+    let (mut watched, mut other) = (Service::new(&network, 81)?, Service::new(&network, 82)?);
+    let bad = [watched.connect(&network)?, watched.connect(&network)?];
+    let good = watched.connect(&network)?;
+    let elsewhere = other.connect(&network)?;
+    for (client, server) in bad.iter().chain([&good, &elsewhere]) {
+        send(client, server, b"this is forb")?;
+    }
+    network.kill_each_runtime(|| Ok(()))?;
+    for (client, server) in &bad {
+        send_refused(&network, client, server, b"idden", "7 \"mark\"")?;
+    }
+    let (client, server) = &good;
+    send(client, server, b"earing")?;
+    exchange(client, server)?;
+    let (client, server) = &elsewhere;
+    send(client, server, b"idden")?;
+    until("the match is in the log", PATIENCE, interrupt, || {
+        Ok(network.running.stderr().contains("ips: tcp").then_some(()))
+    })?;
+    network.stop()
+}
+
+/// Clients send the first half of a request, each runtime is killed in turn, and the
+/// request is refused, or passes, by what its first half said. Connections to a real
+/// server, one request after the other, go on meanwhile.
+fn a_request_is_judged_across_the_death_of_who_read_its_beginning(
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let rule = "deny path /secret*";
+    let function = format!("http: {{ ports: [80, 81], rules: ['{rule}'] }}");
+    let mut network = network(&function, interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(&format!("{SERVER}:80"), 20)?;
+    let mut service = Service::new(&network, 81)?;
+    let (denied, allowed) = (service.connect(&network)?, service.connect(&network)?);
+    send(&denied.0, &denied.1, b"GET /sec")?;
+    send(&allowed.0, &allowed.1, b"GET /sequel HTTP/1.1\r\nHo")?;
+    network.kill_each_runtime(|| ensure_unbroken(&held, interrupt))?;
+    let (client, server) = &denied;
+    send_refused(&network, client, server, b"ret HTTP/1.1\r\nHost: a\r\n\r\n", rule)?;
+    let (client, server) = &allowed;
+    send(client, server, b"st: a\r\n\r\n")?;
+    send(server, client, b"HTTP/1.1 204 No Content\r\n\r\n")?;
+    // The next request of the same connection.
+    let next = b"GET /a/../secret/key HTTP/1.1\r\nHost: a\r\n\r\n";
+    send_refused(&network, client, server, next, rule)?;
+    ensure_unbroken(&held, interrupt)?;
+    drop(held);
+    network.stop()
+}
