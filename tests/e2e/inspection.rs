@@ -81,7 +81,7 @@ fn send_refused(
 ) -> Result<()> {
     let count = |status: &Status| {
         let rules = status.statistics.iter().filter(|known| known.name == "rules");
-        rules.filter_map(|known| known.value(rule)).sum::<u64>()
+        rules.filter_map(|known| known.value(rule)).sum::<i64>()
     };
     let before = count(&network.running.status()?);
     from.write_all(bytes)?;
