@@ -11,10 +11,10 @@
 //! Order. Bytes are read once and in order ([`Segment::place`]). Repeated bytes pass
 //! unread, also if they differ; a segment with a gap before it is dropped, and comes
 //! again when the gap has been filled. Only inside of a response's body of known length
-//! any order does. A direction's first number is what the server's SYN-ACK says: a client's SYN
-//! alone changes nothing, because it may be one that the server ignores. For the same
-//! reason a segment is not read if its checksum is wrong, if it is a fragment, if it has
-//! urgent data, or if it is a SYN with data. It is dropped.
+//! any order does. A direction's first number is what the server's SYN-ACK says: a
+//! client's SYN alone changes nothing, because it may be one that the server ignores. For
+//! the same reason a segment is not read, but dropped, if its checksum is wrong, if it is
+//! a fragment, has urgent data, or is a SYN with data.
 //!
 //! Verdicts. A request is judged when its header section is complete. The segment in
 //! which it ends is dropped if the request is refused, and so are all later bytes of the

@@ -371,9 +371,9 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat: { pool: [ 198.51.100.4/31 ] }",
         "- http: { rules: [ \"allow method GET\", \"deny pth /admin*\" ] }",
-        r#"edge.yaml:9:51: http: unknown condition `pth`, expected one of `host`, `method`, `path`, `upgrade`; did you mean `path`?
+        r#"edge.yaml:9:52: http: unknown condition `pth`, expected one of `host`, `method`, `path`, `upgrade`; did you mean `path`?
 9 |       - http: { rules: [ "allow method GET", "deny pth /admin*" ] }
-  |                                                   ^^^"#,
+  |                                                    ^^^"#,
     ),
     (
         "- nat: { pool: [ 198.51.100.4/31 ] }",
