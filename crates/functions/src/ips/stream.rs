@@ -11,7 +11,7 @@
 //! that the receiver has acknowledged are nothing to it.
 
 use super::inspect::{Engine, Scan};
-use super::state::{Armed, Side, distance};
+use super::state::{Side, distance};
 use holdfast_wire::fault::{Fault, is_planted};
 
 /// What a segment was like.
@@ -92,7 +92,7 @@ fn again(
     let behind = side.states_at(end);
     let partials = side.partials;
     // Expressions under way are beyond these bytes, and where they were is not known.
-    let armed = core::mem::replace(&mut side.armed, [Armed::default(); 4]);
+    let armed = core::mem::take(&mut side.armed);
     let states = engine.run(side, position, before.unwrap_or_default(), old, scan);
     let has_expressions = side.is_armed() || armed.iter().any(|armed| armed.rule != 0);
     side.armed = armed;
