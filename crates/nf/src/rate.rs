@@ -123,7 +123,8 @@ pub enum Budget {
 }
 
 /// True if a packet counts: the key with which its flow's first packet came in, and true
-/// for a packet of the other direction. Must give the same for the same arguments, always.
+/// for a packet of the other direction. Must give the same for the same arguments,
+/// always.
 pub type CountedPackets = dyn Fn(&FlowKey, bool) -> bool + Send + Sync;
 
 /// A rate that many flows share. The switch keeps to it: all their packets pass there,
