@@ -1,5 +1,5 @@
-//! The chains of `docs/papers/reinforce.md`, each under `reinforce` while the processes
-//! that serve it are killed: the ledger balances, and no connection breaks.
+//! The papers' chains, each under its paper's protection while the processes that serve
+//! it are killed: the ledger balances, and no connection breaks.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_lab::requirements::NGINX;
@@ -55,6 +55,22 @@ pub(crate) fn tests() -> Vec<Test> {
                 include_str!("../../docs/papers/reinforce/drawing.yaml"),
                 Chain::Balanced,
                 VIRTUAL,
+                interrupt,
+            )
+        }),
+        light("second_chain_of_nfvactor", 7, &[NGINX], |interrupt| {
+            on_one_host(
+                include_str!("../../docs/papers/nfvactor/second-chain.yaml"),
+                Chain::Edge,
+                &direct(),
+                interrupt,
+            )
+        }),
+        light("test_chain_of_nfactor", 7, &[NGINX], |interrupt| {
+            on_one_host(
+                include_str!("../../docs/papers/nfactor/test-chain.yaml"),
+                Chain::Plain,
+                &direct(),
                 interrupt,
             )
         }),
