@@ -89,8 +89,8 @@ holdfast_nf::flow_state! {
         pub kept: u8,
         /// The border that is overwritten next.
         pub next: u8,
-        /// Zero.
-        pub spare: u8,
+        /// 1 once a rule that had matched in part was forgotten for want of room.
+        pub has_forgotten: u8,
         /// The automata's states, 0 at the start.
         pub states: [u32; 2],
         /// The latest segments' beginnings.
