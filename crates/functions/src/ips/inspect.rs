@@ -142,11 +142,23 @@ impl Engine {
     /// Forgets what nothing can come of any more, and what is no state of these rules.
     pub(super) fn tidy(&self, side: &mut Side) {
         side.bring_closer();
-        let (now, behind) = (side.position as u32, side.remembered());
+        // A segment that comes again is inspected as of then.
+        self.expire(side, side.position as u32, side.remembered());
+        for armed in side.armed.iter_mut().filter(|armed| armed.rule != 0) {
+            let place = Place { rule: armed.rule - 1, chain: armed.chain, step: armed.step };
+            let is_known = matches!(self.step(place), Some(Step::Expression(expression)) if expression.knows(armed.state));
+            if !is_known {
+                *armed = Armed::default();
+            }
+        }
+    }
+
+    /// Forgets rules that have matched in part, and of which nothing can come at `now`,
+    /// nor from `behind` bytes before it on.
+    fn expire(&self, side: &mut Side, now: u32, behind: u32) {
         for partial in side.partials.iter_mut().filter(|partial| partial.rule != 0) {
             let place = Place { rule: partial.rule - 1, chain: partial.chain, step: partial.next };
             let is_over = match self.step(place) {
-                // A segment that comes again is inspected as of then.
                 Some(Step::Content(content)) => content.reach().is_some_and(|reach| {
                     i64::from(distance(partial.last, now)) >= i64::from(reach) + i64::from(behind)
                 }),
@@ -155,13 +167,6 @@ impl Engine {
             };
             if is_over {
                 *partial = Partial::default();
-            }
-        }
-        for armed in side.armed.iter_mut().filter(|armed| armed.rule != 0) {
-            let place = Place { rule: armed.rule - 1, chain: armed.chain, step: armed.step };
-            let is_known = matches!(self.step(place), Some(Step::Expression(expression)) if expression.knows(armed.state));
-            if !is_known {
-                *armed = Armed::default();
             }
         }
     }
@@ -239,7 +244,15 @@ impl Engine {
     fn advance(&self, side: &mut Side, place: Place, end: u64, scan: &mut Scan<'_>) {
         let next = Place { step: place.step.saturating_add(1), ..place };
         let has_room = match self.step(next) {
-            Some(Step::Content(content)) => side.keep(next, end as u32, content.slack()),
+            Some(Step::Content(content)) => {
+                let slack = content.slack();
+                side.keep(next, end as u32, slack) || {
+                    // What could matter only to bytes that come again has to go.
+                    side.has_forgotten = 1;
+                    self.expire(side, end as u32, 0);
+                    side.keep(next, end as u32, slack)
+                }
+            }
             Some(Step::Expression(expression)) => {
                 side.arm(next, expression.start(), expression.is_anchored)
             }

@@ -89,8 +89,8 @@ holdfast_nf::flow_state! {
         pub kept: u8,
         /// The border that is overwritten next.
         pub next: u8,
-        /// Zero.
-        pub spare: u8,
+        /// 1 once a rule that had matched in part was forgotten for want of room.
+        pub has_forgotten: u8,
         /// The automata's states, 0 at the start.
         pub states: [u32; 2],
         /// The latest segments' beginnings.
@@ -200,6 +200,15 @@ impl Side {
     /// `slack` the first stands for all. False if there is no room.
     #[must_use]
     pub(super) fn keep(&mut self, place: Place, end: u32, slack: Option<i32>) -> bool {
+        // An end that is known already, because its bytes come again, changes nothing.
+        let is_known = |partial: &Partial| {
+            partial.is(place)
+                && distance(partial.first, end) >= 0
+                && (slack.is_none() || distance(partial.last, end) <= 0)
+        };
+        if self.partials.iter().any(is_known) {
+            return true;
+        }
         for partial in self.partials.iter_mut().filter(|partial| partial.is(place)) {
             let (from_first, from_last) =
                 (distance(partial.first, end), distance(partial.last, end));

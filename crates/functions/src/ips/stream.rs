@@ -98,10 +98,12 @@ fn again(
     side.armed = armed;
     match (before, behind) {
         (Some(_), Some(behind)) => {
-            let is_new = end != side.expected && side.partials != partials;
+            let is_changed = end != side.expected && side.partials != partials;
+            // What is there now may have been there then, and have been forgotten.
+            let is_new = is_changed && side.has_forgotten == 0;
             met.is_other =
                 (engine.resume(behind) != states || is_new) && !is_planted(Fault::TrustsOtherBytes);
-            met.is_alone = has_expressions;
+            met.is_alone = has_expressions || is_changed && !is_new;
         }
         _ => met.is_alone = true,
     }
