@@ -62,7 +62,7 @@ fn wait_for_next(
 /// Kills the manager, waits for its next incarnation and until everything is protected,
 /// and checks that no other process has changed. Returns the time until the manager was
 /// back.
-fn kill_manager(network: &Network, interrupt: &Interrupt) -> Result<Duration> {
+pub(crate) fn kill_manager(network: &Network, interrupt: &Interrupt) -> Result<Duration> {
     network.wait_protected()?;
     let before = network.running.status()?;
     let last = role(&before, "manager")?;

@@ -1,6 +1,7 @@
-//! Rates: what a client sends beyond them does not arrive, whoever has its flows, and
-//! whoever dies.
+//! Rates: packets beyond them do not arrive, whichever runtimes have the flows, and
+//! whichever process dies.
 
+use crate::manager::kill_manager;
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::Status;
 use holdfast_lab::{Interrupt, until};
@@ -12,10 +13,10 @@ use std::time::Instant;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![light(
-        "a_rate_is_kept_whoever_has_the_flows_and_whoever_dies",
+        "a_rate_is_kept_by_all_runtimes_together_and_across_deaths",
         2,
         &[],
-        a_rate_is_kept_whoever_has_the_flows_and_whoever_dies,
+        a_rate_is_kept_by_all_runtimes_together_and_across_deaths,
     )]
 }
 
@@ -28,8 +29,7 @@ const LIMITED: &str = "functions:
       - rate_limiter:
           limits:
             - { per: source, rate: 1 packet/s, burst: 200 packets, flows: udp to any port 53 }
-            - { per: flow, rate: 1 packet/s, burst: 50 packets, flows: udp to any port 83 }
-            - { per: chain, rate: 10 Gbit/s }";
+            - { per: flow, rate: 1 packet/s, burst: 50 packets, flows: udp to any port 83 }";
 
 /// A port of the server, the client's sockets that send to it, and the datagrams that
 /// have arrived.
@@ -82,9 +82,10 @@ impl Meter {
 }
 
 /// A client sends twenty flows at once, which all runtimes share, and one flow for
-/// itself, until it has used up what it may send; and goes on while each runtime is
-/// killed. Nothing arrives beyond the rate, and the status counts what was dropped.
-fn a_rate_is_kept_whoever_has_the_flows_and_whoever_dies(interrupt: &Interrupt) -> Result<()> {
+/// itself, until it has used up what it may send. The switch dies: the source's budget
+/// begins anew, the flow's does not. Then each runtime is killed: nothing arrives beyond
+/// the rates, and the status counts what was dropped.
+fn a_rate_is_kept_by_all_runtimes_together_and_across_deaths(interrupt: &Interrupt) -> Result<()> {
     let options = Options::protected(Chain::Plain);
     let text = options.configuration().replace("functions: [forward]", LIMITED);
     ensure!(text.contains("rate_limiter"), "the function is in the chain: {text}");
@@ -96,6 +97,10 @@ fn a_rate_is_kept_whoever_has_the_flows_and_whoever_dies(interrupt: &Interrupt) 
     let status = network.running.status()?;
     let owners = status.runtimes().filter(|runtime| runtime.flows > 0).count();
     ensure!(owners > 1, "several runtimes have the source's flows: {status:?}");
+    kill_manager(&network, interrupt)?;
+    source.burst *= 2;
+    source.use_up(interrupt)?;
+    flow.send(100)?;
     let exceeding = |status: &Status| status.dropped("rate_exceeded");
     let dropped = exceeding(&network.running.status()?);
     network.kill_each_runtime(|| {

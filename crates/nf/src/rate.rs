@@ -107,7 +107,7 @@ fn cost(unit: u64, amount: u64) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX).min(u64::MAX / 4)
 }
 
-/// Those who share a bucket.
+/// The flows that share a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
     /// All flows of the chain.
@@ -133,7 +133,7 @@ pub type CountedPackets = dyn Fn(&FlowKey, bool) -> bool + Send + Sync;
 pub struct RateLimit {
     /// The rate of all flows that share a bucket, together.
     pub rate: Rate,
-    /// Who shares one.
+    /// The flows that share a bucket.
     pub budget: Budget,
     /// The packets that count.
     pub counts: Arc<CountedPackets>,

@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Limits per flow that there may be: each has a bucket in every flow's state.
 const PER_FLOW: usize = 4;
 
-/// Those who share a limit.
+/// The flows that share a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
@@ -57,7 +57,8 @@ pub enum Counted {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitConfig {
-    /// Those who have the rate together: `flow`, `source` or `chain`.
+    /// The flows that share the rate: none (`flow`), those of a `source`, or all of the
+    /// `chain`.
     pub per: Per,
     /// The rate, such as `10 Mbit/s` or `500 packets/s`. Bytes are those of IP packets.
     pub rate: String,

@@ -106,15 +106,28 @@ fn the_bucket_moves_with_its_flow() {
     assert_eq!(passed(&mut second, THERE, 9), 2);
 }
 
-/// The outcome depends on the packets' stamps alone.
+/// The outcome depends on the flow's state and the packets' stamps alone: a replay from
+/// an older state gives the same.
 #[test]
 fn a_replay_gives_the_same() {
-    let mut bench =
-        limiter(json!([{ "per": "flow", "rate": "10 packets/s", "burst": "2 packets" }]));
-    for _ in 0..5 {
-        let _ = bench.send(THERE);
-        assert!(!bench.nondeterministic);
-    }
+    let limits = json!([
+        { "per": "flow", "rate": "10 packets/s", "burst": "2 packets", "mark": "le" },
+        { "per": "flow", "rate": "10 packets/s", "burst": "4 packets" },
+    ]);
+    let mut bench = limiter(limits);
+    bench.unchanged(THERE);
+    let (before, begin) = (bench.remember(), bench.now);
+    let play = |bench: &mut Bench| -> Vec<_> {
+        let mut send = |at: u64| {
+            bench.now = begin + at * 30 * MILLISECOND;
+            (bench.send(if at.is_multiple_of(3) { BACK } else { THERE }), bench.nondeterministic)
+        };
+        (0..20).map(&mut send).collect()
+    };
+    let first = play(&mut bench);
+    bench.set_back(before, 20);
+    assert_eq!(play(&mut bench), first);
+    assert!(first.iter().any(|(out, _)| out.is_err()) && first.iter().all(|(_, is)| !is));
 }
 
 /// A mistake is told where it is.

@@ -16,22 +16,30 @@ const REMEMBERED: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct LoggedPackets {
     waiting: Vec<Logged>,
-    recent: VecDeque<(u64, u16, u8, u32)>,
+    recent: VecDeque<Logged>,
+    /// Packets that were not logged since the latest entry.
+    missed: u64,
 }
 
 impl LoggedPackets {
-    /// Handles entries of a runtime. Beyond the room for them, later ones are lost.
+    /// Handles entries of a runtime. Those that have no room are counted as missed.
     pub(super) fn handle(&mut self, packets: Vec<Logged>) {
-        for packet in packets {
-            let known = (packet.stamp, packet.chain, packet.function, packet.about);
-            if self.waiting.len() == WAITING || self.recent.contains(&known) {
+        for mut packet in packets {
+            self.missed = self.missed.saturating_add(core::mem::take(&mut packet.missed));
+            let identity =
+                |entry: &Logged| (entry.stamp, entry.chain, entry.function, entry.about, entry.key);
+            if self.recent.iter().any(|entry| identity(entry) == identity(&packet)) {
+                continue;
+            }
+            if self.waiting.len() == WAITING {
+                self.missed = self.missed.saturating_add(1);
                 continue;
             }
             if self.recent.len() == REMEMBERED {
                 self.recent.pop_front();
             }
-            self.recent.push_back(known);
-            self.waiting.push(packet);
+            self.recent.push_back(packet);
+            self.waiting.push(Logged { missed: core::mem::take(&mut self.missed), ..packet });
         }
     }
 
@@ -52,7 +60,7 @@ mod tests {
     }
 
     /// Another runtime logs the same packets again, and one more. Another reason, and
-    /// another chain's packet with that stamp, are entries of their own.
+    /// another switch's packet with that stamp, are entries of their own.
     #[test]
     fn a_packet_is_logged_once() {
         let mut packets = LoggedPackets::default();
@@ -70,8 +78,11 @@ mod tests {
         let mut packets = LoggedPackets::default();
         (0..5000).for_each(|stamp| packets.handle(vec![logged(stamp, 0, 0)]));
         assert_eq!(packets.take().len(), WAITING);
+        packets.handle(vec![Logged { missed: 7, ..logged(9000, 0, 0) }]);
+        let missed: Vec<u64> = packets.take().iter().map(|entry| entry.missed).collect();
+        assert_eq!(missed, [5000 - WAITING as u64 + 7], "the next one says how many");
         (0..5000).for_each(|stamp| {
-            packets.handle(vec![logged(5000 + stamp, 0, 0)]);
+            packets.handle(vec![logged(10_000 + stamp, 0, 0)]);
             packets.take();
         });
         assert_eq!(packets.recent.len(), REMEMBERED);

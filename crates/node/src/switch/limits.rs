@@ -1,4 +1,4 @@
-//! What a switch lets in, by source and by chain.
+//! Limits of flows and rates that a switch keeps to, by source and by chain.
 
 use core::fmt;
 use holdfast_nf::{RateLimit, SourceLimit};

@@ -58,7 +58,7 @@ pub struct SwitchConfig {
     pub number: u8,
     /// Routes that the switch may have.
     pub flows: usize,
-    /// What it lets in, by source and by chain.
+    /// Limits of flows and rates, by source and by chain.
     pub limits: SwitchLimits,
     /// The cluster's hash seed.
     pub seed: u64,
@@ -95,19 +95,15 @@ const TRACED_AT_ONCE: u32 = 16;
 /// died have arrived.
 const LATE_REPLIES: u64 = 5 * 1_000_000_000;
 
-struct Held {
-    since: u64,
-    key: FlowKey,
-    packet: Packet,
-}
-
 /// A packet to be routed.
 struct Arrival {
     key: FlowKey,
     hash: u64,
     packet: Packet,
-    /// The time since which the packet has waited here, ns; `None` if it has just come.
-    since: Option<u64>,
+    /// The time of its arrival, ns.
+    since: u64,
+    /// True once it has been counted at the rates of its chain.
+    is_counted: bool,
 }
 
 /// See the module.
@@ -142,7 +138,7 @@ pub struct Switch {
     hashes: Vec<u64>,
     /// Hashes of one message's keys, while the message is handled.
     expected: Vec<u64>,
-    held: VecDeque<Held>,
+    held: VecDeque<Arrival>,
     /// Released packets, with their senders, that wait until all runtimes have told their
     /// flows.
     untold: Vec<(Peer, Packet)>,
@@ -293,7 +289,7 @@ impl Switch {
         }
         let hash = self.routes.hash(&key);
         self.hashes.push(hash);
-        self.work.push(Arrival { key, hash, packet, since: None });
+        self.work.push(Arrival { key, hash, packet, since: 0, is_counted: false });
     }
 
     /// Sends the burst's packets to their runtimes, encapsulated.
@@ -303,6 +299,7 @@ impl Switch {
         let mut work = core::mem::take(&mut self.work);
         let mut traced = TRACED_AT_ONCE;
         for mut arrival in work.drain(..) {
+            arrival.since = now;
             let packet = &mut arrival.packet;
             self.stamp(now);
             packet.meta.stamp = self.last_stamp;
@@ -344,42 +341,38 @@ impl Switch {
     #[inline]
     fn route(
         &mut self,
-        arrival: Arrival,
+        mut arrival: Arrival,
         now: u64,
         out: &mut Vec<(Peer, Packet)>,
         pool: &mut dyn PacketPool,
     ) {
-        let Arrival { key, hash, packet, since } = arrival;
-        let found = self.routes.find(&key, hash);
-        let is_known = found.is_some();
-        let (id, is_reply) = match found {
+        let (id, is_reply) = match self.routes.find(&arrival.key, arrival.hash) {
             Some(found) => (found.slot, found.is_reply),
             // A key without a route may be a new flow's or a known one's while rules or
             // routes are missing. The coordinator and the runtimes have been asked.
             None if self.rules.version() == 0 || self.rebuild.is_some() => {
-                return self.hold(Held { since: since.unwrap_or(now), key, packet }, pool);
+                return self.hold(arrival, pool);
             }
             None => {
-                if packet.meta.flags & Flags::TRACE != 0 {
-                    self.trace_rule(&key, &packet);
+                if arrival.packet.meta.flags & Flags::TRACE != 0 {
+                    self.trace_rule(&arrival.key, &arrival.packet);
                 }
-                match self.new_route(key, hash, &packet, now) {
+                match self.new_route(&mut arrival, now) {
                     Ok(id) => (id, false),
-                    Err(reason) => return self.drop(packet, reason, pool),
+                    Err(reason) => return self.drop(arrival.packet, reason, pool),
                 }
             }
         };
         let Some(route) = self.routes.get_mut(id) else { return };
         route.last_seen = now;
-        // A packet that has waited for a recovery has been counted, and so has one that
-        // opens a flow.
-        if is_known && since.is_none() {
-            let (chain, key) = (route.chain, route.key);
-            if !self.rates.conforms(chain, &key, is_reply, packet.ip_len(), now) {
-                return self.drop(packet, DropReason::RateExceeded, pool);
+        if !arrival.is_counted {
+            let bytes = arrival.packet.ip_len();
+            let Arrival { since, .. } = arrival;
+            if !self.rates.conforms(route.chain, &route.key, is_reply, bytes, since) {
+                return self.drop(arrival.packet, DropReason::RateExceeded, pool);
             }
+            arrival.is_counted = true;
         }
-        let since = since.unwrap_or(now);
         let is_contested = route.doubt == Doubt::Contested && now < self.contested_until;
         if route.is_doubtful() && !is_contested && self.rebuild.is_none() {
             // All runtimes have told, and late replies have come: a flow that had a reply
@@ -390,7 +383,7 @@ impl Switch {
         // While runtimes tell their flows, the key may turn out to be another flow's.
         let is_unsure = is_reply && route.is_doubtful();
         if is_unsure && self.rebuild.is_none() {
-            return self.drop(packet, DropReason::LostInFailure, pool);
+            return self.drop(arrival.packet, DropReason::LostInFailure, pool);
         }
         let may_go_on = match route.opening {
             Opening::Unanswered => is_reply,
@@ -398,7 +391,7 @@ impl Switch {
             Opening::Over => false,
         };
         if may_go_on {
-            self.routes.go_on_opening(id, &packet, is_reply);
+            self.routes.go_on_opening(id, &arrival.packet, is_reply);
         }
         // If the owner is not running, or not any more, the packet waits for the
         // coordinator's decision.
@@ -407,7 +400,7 @@ impl Switch {
             || self.logs.holds(id)
             || !self.targets.serves(route.owner)
         {
-            return self.hold(Held { since, key, packet }, pool);
+            return self.hold(arrival, pool);
         }
         if !route.is_real
             && let Some(route) = self.routes.get_mut(id)
@@ -419,10 +412,10 @@ impl Switch {
             // which may be an old one.
             self.routes.note_epoch(id, route.epoch);
         }
-        self.send(&route, packet, out, pool);
+        self.send(&route, arrival.packet, out, pool);
     }
 
-    fn hold(&mut self, held: Held, pool: &mut dyn PacketPool) {
+    fn hold(&mut self, held: Arrival, pool: &mut dyn PacketPool) {
         if self.held.len() == HELD_LIMIT {
             self.drop(held.packet, DropReason::HeldOverflow, pool);
         } else {
@@ -464,19 +457,21 @@ impl Switch {
 
     fn new_route(
         &mut self,
-        key: FlowKey,
-        hash: u64,
-        packet: &Packet,
+        arrival: &mut Arrival,
         now: u64,
     ) -> Result<routes::RouteId, DropReason> {
+        let Arrival { key, hash, since, ref packet, .. } = *arrival;
         if self.suspects.is_closed(&key, now) {
             return Err(DropReason::FlowClosed);
         }
         let rule = self.rules.find(&key, packet.meta.ingress).ok_or(DropReason::NoRule)?;
         self.routes.admit(&key, rule.chain)?;
-        if !self.rates.conforms(rule.chain, &key, false, packet.ip_len(), now) {
+        if !arrival.is_counted
+            && !self.rates.conforms(rule.chain, &key, false, packet.ip_len(), since)
+        {
             return Err(DropReason::RateExceeded);
         }
+        arrival.is_counted = true;
         let owner = self.targets.least(rule.cluster, now).ok_or(DropReason::NoRuntime)?;
         let route = Route::new(key, owner, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
@@ -665,13 +660,11 @@ impl Switch {
     /// Routes all held packets again: some need not wait any more.
     fn retry_held(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         let held = core::mem::take(&mut self.held);
-        for Held { since, key, mut packet } in held {
-            if packet.meta.stamp <= self.untimed {
+        for mut arrival in held {
+            if arrival.packet.meta.stamp <= self.untimed {
                 self.stamp(now);
-                packet.meta.stamp = self.last_stamp;
+                arrival.packet.meta.stamp = self.last_stamp;
             }
-            let hash = self.routes.hash(&key);
-            let arrival = Arrival { key, hash, packet, since: Some(since) };
             self.route(arrival, now, out, pool);
         }
     }

@@ -34,8 +34,8 @@ struct Buckets {
     slots: Vec<Option<Bucket>>,
     free: FreeSlots,
     table: KeyTable,
-    /// The next slot to look at.
-    hand: usize,
+    /// The slot that was looked at last.
+    looked_at: usize,
 }
 
 /// A limit of a chain.
@@ -70,7 +70,7 @@ impl Buckets {
             slots: Vec::with_capacity(SOURCES),
             free: FreeSlots::new(SOURCES),
             table: KeyTable::new(SOURCES),
-            hand: 0,
+            looked_at: 0,
         }
     }
 
@@ -118,10 +118,10 @@ impl Buckets {
 
     fn remove_full(&mut self, limit: &RateLimit, now: u64, seed: u64) {
         for _ in 0..LOOKS.min(self.slots.len()) {
-            self.hand = (self.hand + 1) % self.slots.len();
-            let slot = self.hand as u32;
+            self.looked_at = (self.looked_at + 1) % self.slots.len();
+            let slot = self.looked_at as u32;
             let is_full = |bucket: &mut Bucket| limit.rate.is_full(bucket.value, now);
-            if let Some(bucket) = self.slots[self.hand].take_if(is_full) {
+            if let Some(bucket) = self.slots[self.looked_at].take_if(is_full) {
                 let hash = Buckets::hash(&bucket.source, seed);
                 self.table.remove(hash, Found { slot, is_reply: false });
                 self.free.put(slot);
@@ -171,7 +171,8 @@ impl Rates {
     /// True if a packet of this chain conforms to all its limits. A limit that it exceeds
     /// costs it nothing; those before are as if it had passed.
     ///
-    /// `key`: of the flow's first packet; `bytes`: of the IP packet.
+    /// `key`: of the flow's first packet; `bytes`: of the IP packet; `now`: of its
+    /// arrival, ns.
     #[inline]
     #[must_use]
     pub(super) fn conforms(

@@ -7,6 +7,13 @@ use serde_json::json;
 impl Bench {
     /// A switch whose only chain has these limits.
     fn with_rates(incarnation: u32, limits: serde_json::Value) -> Bench {
+        let mut bench = Bench::before_rules(incarnation, limits);
+        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+        bench
+    }
+
+    /// The same before the coordinator has told it the rules.
+    fn before_rules(incarnation: u32, limits: serde_json::Value) -> Bench {
         let config = json!({ "limits": limits });
         let zones = Zones::default();
         let limiter = holdfast_functions::catalog::configured("rate_limiter", &config, &zones);
@@ -14,7 +21,6 @@ impl Bench {
         let limits = SwitchLimits { rates, ..SwitchLimits::default() };
         let mut bench = Bench::life_limited(incarnation, Vec::new(), limits);
         bench.view(&[X, Y], 1);
-        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         bench
     }
 
@@ -74,4 +80,20 @@ fn packets_that_waited_are_counted_once() {
     bench.take(heir, 1, epoch.get());
     assert_eq!(bench.sent_to(), vec![heir; 9]);
     assert_eq!((bench.switch.held(), bench.exceeding()), (0, 3));
+}
+
+/// Packets that wait for the first rules are counted when their chain is known, at the
+/// rate at which they came.
+#[test]
+fn packets_that_waited_for_rules_are_counted() {
+    let limits = json!([{ "per": "chain", "rate": "10 packets/s", "burst": "5 packets" }]);
+    let mut bench = Bench::before_rules(1, limits);
+    (0..8).for_each(|_| bench.send(1));
+    bench.now += SECOND;
+    (0..8).for_each(|_| bench.send(1));
+    assert_eq!((bench.switch.held(), bench.exceeding()), (16, 0));
+    bench.now += SECOND / 10;
+    bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+    assert_eq!((bench.sent_to().len(), bench.exceeding()), (10, 6));
+    assert!(bench.passes(&datagram(1, false)) && !bench.passes(&datagram(1, false)));
 }
