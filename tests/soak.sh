@@ -36,7 +36,7 @@ jobs_of() {
   for share in $shares; do
     echo "conformance-$share HOLDFAST_SHARE=$share/3 ${test[*]} --test conformance"
   done
-  for first in 0 1000000 10000000 20000000 30000000 40000000 50000000 60000000; do
+  for first in 0 1000000 10000000 20000000 30000000 40000000 50000000 60000000 70000000; do
     # Behind the gate's fixed seeds; the first kind has a million seeds in all, of which a soak plays a tenth.
     local from=$((first + 100000 + ${number:-0} % 8 * 100000)) at
     for ((at = 0; at < seeds; at += chunk)); do

@@ -32,7 +32,9 @@ pub use plan::{
 };
 pub use random::Random;
 pub use refuser::{GUARDED, SHUT, limited, passes};
-pub use scenario::{COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM, Scenario, in_worlds, presets};
+pub use scenario::{
+    COMBINED_FROM, INSPECTED_FROM, LIMITED_FROM, PUBLISHED_FROM, Scenario, in_worlds, presets,
+};
 pub use script::{Expect, Script, ScriptError};
 pub use shrink::shrink;
 pub use world::{Faults, Report, World};

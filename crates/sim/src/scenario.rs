@@ -5,7 +5,7 @@ use crate::published;
 use crate::refuser::Refuser;
 use crate::stamper::Stamper;
 use holdfast_functions::{
-    Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig,
+    Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig, catalog,
 };
 use holdfast_nf::{Bound, Chain, ConfigError, Function};
 use holdfast_node::channel::FabricConfig;
@@ -15,7 +15,7 @@ use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Peer, Plan as Preset};
 use holdfast_wire::NodeId;
 use holdfast_wire::fault::Planted;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Time between two changes of the release mode under `release: auto`, ns of stamped
 /// time: shorter than any measurements would make it.
@@ -45,6 +45,11 @@ const PUBLISHED_PRESETS: u64 = 9;
 pub const COMBINED_FROM: u64 = 60_000_000;
 /// Number of these presets.
 const COMBINED_PRESETS: u64 = 1;
+/// Seeds from here on stand for worlds in whose chains are functions that look into
+/// packets and streams, under every preset. Every second world has published hosts.
+pub const INSPECTED_FROM: u64 = 70_000_000;
+/// Number of presets of these worlds.
+const INSPECTED_PRESETS: u64 = 10;
 /// Time for which a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
@@ -100,6 +105,8 @@ pub struct Scenario {
     /// Hosts inside are published, and two services have one backend. Drawn worlds then
     /// also have connections from outside and datagrams in fragments.
     pub published: bool,
+    /// The chain has the functions that look into packets and streams, too.
+    pub inspected: bool,
 }
 
 /// First outside address and port of the first chain's NAT, then its last port in a wide
@@ -120,23 +127,25 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         if seed >= PUBLISHED_FROM {
-            let first = [COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM]
+            let first = [INSPECTED_FROM, COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM]
                 .into_iter()
                 .find(|first| seed >= *first);
-            let is_combined = seed >= COMBINED_FROM;
+            let inspected = seed >= INSPECTED_FROM;
+            let is_combined = seed >= COMBINED_FROM && !inspected;
             let mut rest = seed - first.unwrap_or(PUBLISHED_FROM);
             let mut digit = |count: u64| {
                 let digit = rest % count;
                 rest /= count;
                 digit
             };
-            let preset = match is_combined {
-                true => PUBLISHED_PRESETS + digit(COMBINED_PRESETS),
-                false => digit(PUBLISHED_PRESETS),
+            let preset = match (is_combined, inspected) {
+                (true, _) => PUBLISHED_PRESETS + digit(COMBINED_PRESETS),
+                (_, true) => digit(INSPECTED_PRESETS),
+                _ => digit(PUBLISHED_PRESETS),
             };
             let preset = presets()[preset as usize];
             let (tight, served, servers) = (digit(2) == 1, digit(2) == 1, 1 + digit(3) as u16);
-            let published = if is_combined { digit(2) == 1 } else { seed < LIMITED_FROM };
+            let published = if seed >= COMBINED_FROM { digit(2) == 1 } else { seed < LIMITED_FROM };
             let planted = Planted::default();
             return Scenario {
                 seed,
@@ -148,6 +157,7 @@ impl Scenario {
                 by_key: false,
                 servers,
                 published,
+                inspected,
             };
         }
         let presets = [
@@ -178,6 +188,7 @@ impl Scenario {
             by_key: false,
             servers,
             published: false,
+            inspected: false,
         }
     }
 
@@ -244,8 +255,8 @@ impl Scenario {
         }
     }
 
-    /// Stamper, firewall, NAT, refuser, balancers. Checkers look for the stamper's state
-    /// in the first place and for the balancer's in the last.
+    /// Stamper, firewall, NAT, refuser, what inspects, balancers. Checkers look for the
+    /// stamper's state in the first place and for the balancer's in the last.
     fn functions(&self, chain: u16) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
         let mut rules = vec!["allow any from 10.0.0.0/8".to_owned()];
@@ -276,6 +287,9 @@ impl Scenario {
             Box::new(Bound::<Nat>::new(nat)?),
             Box::new(Bound::<Refuser>::new(())?),
         ];
+        if self.inspected {
+            functions.extend(self.inspecting()?);
+        }
         for service in services {
             functions.push(Box::new(Bound::<LoadBalancer>::new(
                 serde_json::from_value(service).map_err(read)?,
@@ -283,6 +297,23 @@ impl Scenario {
         }
         functions.push(Box::new(Bound::<LoadBalancer>::new(balancer)?));
         Ok(functions)
+    }
+
+    /// Functions that look into packets and streams, and let all of this world pass: each
+    /// finds something, and refuses nothing. A datagram in fragments cannot be inspected.
+    fn inspecting(&self) -> Result<Vec<Box<dyn Function>>, ConfigError> {
+        let limits = json!([
+            { "per": "flow", "rate": "100 packets/s", "burst": "3 packets", "mark": "le" },
+        ]);
+        let rule = "alert ip any any -> any any (content:\"|1f|\"; content:\"|3e|\"; distance:0; within:9; sid:1;)";
+        let uninspected = if self.published { "pass" } else { "drop" };
+        let configurations = [
+            ("rate_limiter", json!({ "limits": limits })),
+            ("ips", json!({ "rules": [rule], "uninspected": uninspected })),
+            ("http", json!({ "ports": [80], "malformed": "allow" })),
+        ];
+        let build = |(name, config): &(&str, Value)| catalog::build(name, config);
+        configurations.iter().map(build).collect()
     }
 
     /// Bytes of the switches' logs, by chain.

@@ -224,6 +224,7 @@ fn scenario(seed: u64, mix: Mix) -> Scenario {
         by_key: served,
         servers,
         published: false,
+        inspected: false,
     }
 }
 

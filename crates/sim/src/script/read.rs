@@ -394,6 +394,7 @@ impl Reading {
             by_key: false,
             servers: 1,
             published: false,
+            inspected: false,
         };
         Reading {
             scenario,
@@ -419,7 +420,7 @@ impl Reading {
     }
 
     fn line(&mut self, words: &mut Words<'_>) -> Read<()> {
-        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `served`, `servers`, `published`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
+        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `served`, `servers`, `published`, `inspected`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
         let Some(first) = words.rest.pop() else { return Ok(()) };
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
@@ -454,6 +455,10 @@ impl Reading {
             "published" => {
                 words.word("hosts")?;
                 self.scenario.published = true;
+            }
+            "inspected" => {
+                words.word("streams")?;
+                self.scenario.inspected = true;
             }
             "network" => {
                 self.plan.calm =

@@ -253,6 +253,9 @@ impl Display for Script {
         if scenario.published {
             writeln!(f, "published hosts")?;
         }
+        if scenario.inspected {
+            writeln!(f, "inspected streams")?;
+        }
         match plan.habits {
             Some([inside, outside]) if !plan.calm || [inside, outside] != [Habits::CALM; 2] => {
                 writeln!(f, "{}\n{}", habits("inside", &inside), habits("outside", &outside))?;

@@ -1,7 +1,8 @@
 //! Worlds by their seeds: some of each kind.
 
 use holdfast_sim::{
-    COMBINED_FROM as COMBINED, LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED,
+    COMBINED_FROM as COMBINED, INSPECTED_FROM as INSPECTED, LIMITED_FROM as LIMITED,
+    PUBLISHED_FROM as PUBLISHED,
 };
 use holdfast_sim::{Planted, Report, Scenario, presets, run};
 
@@ -30,7 +31,7 @@ fn broken(report: &Report) -> String {
 fn nothing_breaks_under_faults() {
     let (mut kills, mut coordinators, mut meanwhile, mut servers) = (0, 0, 0, 0);
     let from = |first: u64| first..first + 20;
-    let families = [REINFORCE, SERVED, PAGED, DIVIDED, PUBLISHED, LIMITED, COMBINED];
+    let families = [REINFORCE, SERVED, PAGED, DIVIDED, PUBLISHED, LIMITED, COMBINED, INSPECTED];
     for seed in (0..60).chain(families.into_iter().flat_map(from)) {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
@@ -62,6 +63,7 @@ fn every_connection_finishes_in_peace() {
                 by_key: false,
                 servers: 1,
                 published: false,
+                inspected: false,
             });
             assert_eq!(report.finished, report.connections, "{preset:?}: {}", broken(&report));
             assert!(report.violations.is_empty(), "{preset:?}: {}", broken(&report));
