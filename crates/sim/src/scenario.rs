@@ -46,10 +46,11 @@ pub const COMBINED_FROM: u64 = 60_000_000;
 /// Number of these presets.
 const COMBINED_PRESETS: u64 = 1;
 /// Seeds from here on stand for worlds in whose chains are functions that look into
-/// packets and streams, under every preset. Every second world has published hosts.
+/// packets and streams, under every preset but `none`. Every second world has published
+/// hosts.
 pub const INSPECTED_FROM: u64 = 70_000_000;
 /// Number of presets of these worlds.
-const INSPECTED_PRESETS: u64 = 10;
+const INSPECTED_PRESETS: u64 = 9;
 /// Time for which a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
@@ -140,7 +141,7 @@ impl Scenario {
             };
             let preset = match (is_combined, inspected) {
                 (true, _) => PUBLISHED_PRESETS + digit(COMBINED_PRESETS),
-                (_, true) => digit(INSPECTED_PRESETS),
+                (_, true) => 1 + digit(INSPECTED_PRESETS),
                 _ => digit(PUBLISHED_PRESETS),
             };
             let preset = presets()[preset as usize];
