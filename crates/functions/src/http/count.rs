@@ -16,10 +16,12 @@ pub(super) enum Count {
     Oversized,
     /// Directions of connections that were refused from some message on.
     Refused,
-    /// Segments dropped because bytes before them are missing.
+    /// Segments dropped because bytes before them are missing, or because they begin
+    /// before the connection.
     OutOfOrder,
-    /// Segments dropped because their bytes cannot be read: fragments, urgent data, data
-    /// in a SYN.
+    /// Segments dropped because servers may disagree on their bytes, or drop them:
+    /// fragments, urgent ones, data in a SYN, data that acknowledge nothing or what was
+    /// not sent.
     Unreadable,
     /// Connections that became a tunnel, by an upgrade or CONNECT.
     Upgraded,

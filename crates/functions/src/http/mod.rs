@@ -14,7 +14,10 @@
 //! any order does. A direction's first number is what the server's SYN-ACK says: a
 //! client's SYN alone changes nothing, because it may be one that the server ignores. For
 //! the same reason a segment is not read, but dropped, if its checksum is wrong, if it is
-//! a fragment, has urgent data, or is a SYN with data.
+//! a fragment, urgent, or a SYN with data, and if it acknowledges nothing, or what the
+//! other end has not sent. A server without state may answer several SYNs, of which the
+//! client chooses one. The last answer counts here: a segment with numbers of another one
+//! is dropped.
 //!
 //! Verdicts. A request is judged when its header section is complete. The segment in
 //! which it ends is dropped if the request is refused, and so are all later bytes of the
@@ -57,7 +60,7 @@ use holdfast_nf::{
 use holdfast_wire::FlowKey;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
-use holdfast_wire::header::tcp_flags::{ACK, RST, SYN, URG};
+use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN, URG};
 use message::{Reader, Stop, mark, step};
 use pipeline::Kind;
 use rule::Rule;
@@ -353,6 +356,12 @@ impl NetworkFunction for Http {
             return Verdict::Drop(DropReason::FunctionDenied);
         };
         let Segment { flags, data, .. } = segment;
+        // Servers disagree on whether an urgent byte is one of the stream (RFC 6093), and
+        // the pointer to it may come before it, or again.
+        if flags & (URG | RST) == URG && !is_unread {
+            shared.add(Count::Unreadable);
+            return Verdict::Drop(DropReason::FunctionDenied);
+        }
         if flags & SYN != 0 {
             // The server may take the data of a SYN or not, and nobody here knows.
             if !data.is_empty() {
@@ -367,7 +376,12 @@ impl NetworkFunction for Http {
             }
             return Verdict::Forward;
         }
-        if data.is_empty() || flags & RST != 0 || is_unread {
+        if flags & RST != 0 || is_unread {
+            return Verdict::Forward;
+        }
+        let has_ended = u8::from(flags & FIN != 0);
+        if data.is_empty() {
+            flow.ways[way].has_ended |= has_ended;
             return Verdict::Forward;
         }
         match flow.ways[way].step {
@@ -382,19 +396,23 @@ impl NetworkFunction for Http {
             step::REFUSED => return Verdict::Forward,
             _ => {}
         }
+        // Receivers drop such segments (RFC 9293, section 3.10.7.4): what they read at
+        // these numbers is still to come.
+        if flags & ACK == 0 || !flow.ways[1 - way].may_have_sent(segment.acknowledgement) {
+            shared.add(Count::Unreadable);
+            return Verdict::Drop(DropReason::FunctionDenied);
+        }
         let (skipped, data) = match segment.place(&flow.ways[way]) {
-            Place::Passed => return Verdict::Forward,
-            Place::Ahead => {
+            Place::Passed => {
+                flow.ways[way].has_ended |= has_ended;
+                return Verdict::Forward;
+            }
+            Place::Ahead | Place::Before => {
                 shared.add(Count::OutOfOrder);
                 return Verdict::Drop(DropReason::StateInvalid);
             }
             Place::Next(skipped, data) => (skipped, data),
         };
-        if flags & URG != 0 {
-            // Servers disagree on whether an urgent byte is one of the stream (RFC 6093).
-            shared.add(Count::Unreadable);
-            return Verdict::Drop(DropReason::FunctionDenied);
-        }
         let reader = &mut flow.ways[way];
         let is_looked_at = skipped + data.len() as u64 > reader.opaque();
         if is_looked_at && packet.is_intact() == Some(false) {
@@ -403,7 +421,8 @@ impl NetworkFunction for Http {
         if skipped > 0 {
             reader.skip(skipped);
         }
-        reader.next = reader.next.wrapping_add(skipped as u32).wrapping_add(data.len() as u32);
+        reader.advance((skipped as u32).wrapping_add(data.len() as u32));
+        reader.has_ended |= has_ended;
         self.read(data, way, flow, shared).unwrap_or(Verdict::Forward)
     }
 
