@@ -237,7 +237,7 @@ impl Reader {
 
     /// Skips bytes of a body.
     pub(super) fn skip(&mut self, bytes: u64) {
-        self.left -= bytes;
+        self.left = self.left.saturating_sub(bytes);
         if self.left == 0 {
             match self.step {
                 step::BODY => self.begin(),

@@ -163,6 +163,8 @@ pub(crate) fn ambiguous_requests_are_refused() {
         one("GET ftp/x HTTP/1.1", host),
         one("GET * HTTP/1.1", host),
         one("GET /\x7f HTTP/1.1", host),
+        one("GET /a%2Fb HTTP/1.1", host),
+        one("GET http://a.example%2e/ HTTP/1.1", "Host: a.example%2e\r\n"),
         one("GET  / HTTP/1.1", host),
         one("GET / HTTP/1.1 ", host),
         one("GET / HTTP/2.0", host),

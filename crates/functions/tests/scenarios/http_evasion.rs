@@ -289,6 +289,11 @@ fn a_flow_that_was_set_back_passes() {
 const FLAGS: &[&str] =
     &["ACK", "ACK PSH", "FIN ACK", "RST", "SYN", "ACK URG", "RST ACK", "ACK more", "PSH", "FIN"];
 
+/// A byte that is no state's. Small numbers are more often those of something.
+fn rubbish() -> impl Strategy<Value = u8> {
+    prop_oneof![Just(u8::MAX), 0u8..40, any::<u8>()]
+}
+
 /// A turn of a conversation: bytes of one end.
 type Turn = (End, Vec<u8>);
 
@@ -361,6 +366,31 @@ proptest! {
             prop_assert_eq!(passed, last);
             prop_assert_eq!(whole.bench.state(), cut.bench.state());
             prop_assert_eq!(whole.counts(), cut.counts());
+        }
+    }
+
+    /// Any bytes as a flow's state: nothing panics, and nothing changes in a packet.
+    #[test]
+    fn rubbish_in_a_flows_state_does_no_harm(
+        rubbish in proptest::collection::vec(rubbish(), 1..16),
+        at in 0usize..640,
+        len in 0usize..=640,
+        step in proptest::option::of((0usize..2, 0u8..40, rubbish())),
+        turns in proptest::collection::vec(turn(), 1..6),
+    ) {
+        let mut talk = Conversation::new(&config());
+        talk.asks(get("/1", "a.example"));
+        let rubbish: Vec<u8> = rubbish.iter().copied().cycle().take(len).collect();
+        talk.bench.overwrite(at, &rubbish);
+        // A reader has 32 bytes: `next` at 12, `step` and `at` at 24.
+        if let Some((way, step, at)) = step {
+            talk.bench.overwrite(32 * way + 24, &[step, at]);
+            talk.bench.overwrite(32 * way + 12, &talk.next[way].to_ne_bytes());
+        }
+        for (end, data) in &turns {
+            let at = talk.next[*end as usize];
+            let _ = talk.says(*end, data);
+            let _ = talk.sends(*end, "ACK", at.wrapping_add(9), data);
         }
     }
 
