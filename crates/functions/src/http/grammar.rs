@@ -1,9 +1,11 @@
 //! The grammar of messages, byte by byte: start lines, fields, the lines of chunks.
 //!
-//! RFC 9112's without its leniencies: lines end with CR LF, the start line has single
-//! spaces (sections 3 and 4 allow more), no line is folded (5.2), no space stands before
-//! a colon (5.1). Two parsers may take what is lenient for different messages; what this
-//! one accepts, others read in the same way.
+//! RFC 9112's without most of its leniencies: lines end with CR LF, the start line has
+//! single spaces (sections 3 and 4 allow more), no line is folded (5.2), no space stands
+//! before a colon (5.1). Two parsers may take what is lenient for different messages; what
+//! this one accepts, others read in the same way. Two things are taken that the grammar
+//! does not have, because servers send them and no parser takes them for something else:
+//! spaces behind a chunk's size, and a status line that ends behind the status.
 
 use super::head::{Head, part};
 use super::message::{Reader, mark, step};
@@ -16,10 +18,10 @@ const CODING: u8 = 2;
 const HOST: u8 = 4;
 const UPGRADE: u8 = 8;
 
-/// [`Reader::at`] of a word that has ended, or is another one.
+/// [`Reader::at`] in a field's value: the word there has ended, or is not the expected one.
 const OTHER: u8 = u8::MAX;
 const CHUNKED: &[u8] = b"chunked";
-/// [`Reader::at`] behind `chunked` and a space.
+/// [`Reader::at`] in a Transfer-Encoding, after `chunked` and a space.
 const SPACED: u8 = CHUNKED.len() as u8 + 1;
 
 /// Most digits of a chunk's size.
@@ -35,8 +37,10 @@ impl Reader {
     /// Takes a byte; false if it cannot be right.
     pub(super) fn take(&mut self, head: &mut Head, byte: u8) -> bool {
         match self.step {
-            // Section 2.2: empty lines before a message are ignored.
-            step::START if byte == b'\r' => self.must(true, step::START_LF),
+            // Section 2.2: servers ignore empty lines before a request.
+            step::START if byte == b'\r' && self.is_response == 0 => {
+                self.must(true, step::START_LF)
+            }
             step::START_LF => self.must(byte == b'\n', step::START),
             step::START if self.is_response != 0 => {
                 self.expect_protocol();

@@ -180,9 +180,13 @@ fn unreadable_segments_are_dropped() {
     assert_eq!((talk.count("unreadable"), talk.count("requests")), (4, 0));
     talk.is_refused(Client, EVIL);
     assert_eq!(talk.sends(Server, "ACK URG", SERVER, b""), Err(FunctionDenied));
-    // Before the handshake there is nothing to read.
+    // A damaged SYN-ACK begins nothing, and before the handshake there is nothing to read.
     let mut talk = Conversation::silent(&config());
     talk.sends(Client, "SYN", CLIENT - 1, b"").expect("passes");
+    let mut damaged = talk.frame(Server, "SYN ACK", SERVER - 1, b"");
+    *damaged.last_mut().expect("bytes") ^= 1;
+    assert_eq!(talk.bench.send_unchecked(&damaged), Err(BadChecksum));
+    assert_eq!(talk.bench.state(), "opening");
     assert_eq!(talk.sends(Client, "ACK", CLIENT, EVIL.as_bytes()), Err(StateInvalid));
     // In a tunnel all of this passes.
     let mut talk = conversation();
