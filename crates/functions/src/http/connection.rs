@@ -5,9 +5,16 @@ use super::message::{Reader, step};
 use super::pipeline::Pipeline;
 
 /// [`HttpFlow::decided`] without a request, or with one that no rule was asked about.
-pub(super) const NOBODY: u8 = u8::MAX;
+pub(super) const NO_RULE_ASKED: u8 = u8::MAX;
 /// [`HttpFlow::decided`] if no rule matched.
-pub(super) const DEFAULT: u8 = NOBODY - 1;
+pub(super) const DEFAULT: u8 = NO_RULE_ASKED - 1;
+
+/// [`HttpFlow::is_meant`] of a connection to one of the ports.
+pub(super) const MEANT: u8 = 1;
+/// [`HttpFlow::is_meant`] of a connection from one of the ports that had begun before: its
+/// server has spoken first, so the flow's directions are the wrong way round. It is not
+/// read, nor is a later connection of the same ends while the flow lives.
+pub(super) const TURNED: u8 = 2;
 
 holdfast_nf::flow_state! {
     /// State of one connection.
@@ -18,9 +25,9 @@ holdfast_nf::flow_state! {
         pub head: Head,
         /// Requests without a response.
         pub pipeline: Pipeline,
-        /// The index of the rule that decided about `head`, `DEFAULT` or `NOBODY`.
+        /// The index of the rule that decided about `head`, `DEFAULT` or `NO_RULE_ASKED`.
         pub decided: u8,
-        /// 1 for a connection to one of the ports.
+        /// `MEANT`, `TURNED`, or 0 for a flow of other ports.
         pub is_meant: u8,
     }
 }
@@ -33,7 +40,7 @@ pub(super) const RESPONSES: usize = 1;
 impl HttpFlow {
     /// A connection before its handshake has been answered.
     pub(super) fn opening() -> HttpFlow {
-        let mut flow = HttpFlow { is_meant: 1, decided: NOBODY, ..HttpFlow::default() };
+        let mut flow = HttpFlow { is_meant: MEANT, decided: NO_RULE_ASKED, ..HttpFlow::default() };
         flow.set_both(step::AWAITED);
         flow
     }

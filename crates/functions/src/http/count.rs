@@ -1,4 +1,4 @@
-//! What the function counts.
+//! The function's counters, and their names in `status`.
 
 use super::head::Head;
 use holdfast_nf::Counters;
@@ -8,7 +8,7 @@ use holdfast_nf::Counters;
 pub(super) enum Count {
     /// Requests whose header section was complete and well formed.
     Requests = 0,
-    /// Responses with a status of 1xx; those of the other classes follow.
+    /// Responses with a status of 1xx. The four counters after it are those of 2xx to 5xx.
     Responses = 1,
     /// Messages that are no HTTP.
     Malformed = 6,
@@ -16,10 +16,12 @@ pub(super) enum Count {
     Oversized,
     /// Directions of connections that were refused from some message on.
     Refused,
-    /// Segments dropped because bytes before them are missing.
+    /// Segments dropped because bytes before them are missing, or because they begin
+    /// before the connection.
     OutOfOrder,
-    /// Segments dropped because their bytes cannot be read: fragments, urgent data, data
-    /// in a SYN.
+    /// Segments dropped because servers may disagree on their bytes, or drop them:
+    /// fragments, urgent ones, data in a SYN, data that acknowledge nothing or what was
+    /// not sent.
     Unreadable,
     /// Connections that became a tunnel, by an upgrade or CONNECT.
     Upgraded,

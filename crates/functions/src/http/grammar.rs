@@ -1,9 +1,11 @@
 //! The grammar of messages, byte by byte: start lines, fields, the lines of chunks.
 //!
-//! RFC 9112's without its leniencies: lines end with CR LF, the start line has single
-//! spaces (sections 3 and 4 allow more), no line is folded (5.2), no space stands before
-//! a colon (5.1). Two parsers may take what is lenient for different messages; what this
-//! one accepts, others read in the same way.
+//! RFC 9112's without most of its leniencies: lines end with CR LF, the start line has
+//! single spaces (sections 3 and 4 allow more), no line is folded (5.2), no space stands
+//! before a colon (5.1). Two parsers may take what is lenient for different messages; what
+//! this one accepts, others read in the same way. Two things are taken that the grammar
+//! does not have, because servers send them and no parser takes them for something else:
+//! spaces behind a chunk's size, and a status line that ends behind the status.
 
 use super::head::{Head, part};
 use super::message::{Reader, mark, step};
@@ -16,10 +18,10 @@ const CODING: u8 = 2;
 const HOST: u8 = 4;
 const UPGRADE: u8 = 8;
 
-/// [`Reader::at`] of a word that has ended, or is another one.
+/// [`Reader::at`] in a field's value: the word there has ended, or is not the expected one.
 const OTHER: u8 = u8::MAX;
 const CHUNKED: &[u8] = b"chunked";
-/// [`Reader::at`] behind `chunked` and a space.
+/// [`Reader::at`] in a Transfer-Encoding, after `chunked` and a space.
 const SPACED: u8 = CHUNKED.len() as u8 + 1;
 
 /// Most digits of a chunk's size.
@@ -35,8 +37,10 @@ impl Reader {
     /// Takes a byte; false if it cannot be right.
     pub(super) fn take(&mut self, head: &mut Head, byte: u8) -> bool {
         match self.step {
-            // Section 2.2: empty lines before a message are ignored.
-            step::START if byte == b'\r' => self.must(true, step::START_LF),
+            // Section 2.2: servers ignore empty lines before a request.
+            step::START if byte == b'\r' && self.is_response == 0 => {
+                self.must(true, step::START_LF)
+            }
             step::START_LF => self.must(byte == b'\n', step::START),
             step::START if self.is_response != 0 => {
                 self.expect_protocol();
@@ -50,7 +54,7 @@ impl Reader {
             step::METHOD | step::TARGET..=step::QUERY => self.take_request(head, byte),
             step::PROTOCOL => {
                 let is_right = b"HTTP/1.".get(usize::from(self.at)) == Some(&byte);
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 is_right && (self.at < 7 || self.must(true, step::MINOR))
             }
             step::MINOR => {
@@ -65,8 +69,9 @@ impl Reader {
                 self.must(byte == b' ', step::STATUS)
             }
             step::STATUS => {
-                self.status = self.status * 10 + u16::from(byte.wrapping_sub(b'0') % 10);
-                self.at += 1;
+                let digit = u16::from(byte.wrapping_sub(b'0') % 10);
+                self.status = self.status.wrapping_mul(10).wrapping_add(digit);
+                self.at = self.at.saturating_add(1);
                 byte.is_ascii_digit() && (self.at < 3 || self.must(true, step::REASON_SPACE))
             }
             step::REASON_SPACE if byte == b' ' => self.must(true, step::REASON),
@@ -105,7 +110,8 @@ impl Reader {
     /// A byte of a request line before its version (section 3).
     fn take_request(&mut self, head: &mut Head, byte: u8) -> bool {
         let is_connect = head.method() == b"CONNECT";
-        let is_target = (b'!'..=b'~').contains(&byte);
+        // Section 3.2: a target has no fragment.
+        let is_target = (b'!'..=b'~').contains(&byte) && byte != b'#';
         match (self.step, byte) {
             (step::METHOD, b' ') => self.must(head.method_len > 0, step::TARGET),
             (step::METHOD, _) => {
@@ -122,7 +128,8 @@ impl Reader {
             }
             (step::TARGET, b'/') => {
                 self.push_path(head, byte);
-                self.must(true, step::PATH)
+                self.expect_path();
+                true
             }
             (step::TARGET, _) => self.must(byte.is_ascii_alphabetic(), step::SCHEME),
             (step::SCHEME, b':') => {
@@ -131,20 +138,20 @@ impl Reader {
             }
             (step::SCHEME, _) => byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'),
             (step::SLASHES, _) => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 if self.at == 2 {
                     self.expect_authority();
                 }
                 byte == b'/'
             }
-            (step::AUTHORITY, b' ' | b'/' | b'?' | b'#') => {
+            (step::AUTHORITY, b' ' | b'/' | b'?') => {
                 if !is_connect {
                     self.push_path(head, b'/');
                 }
                 let has_host = matches!(self.part, part::NAME | part::BEHIND | part::PORT);
                 match byte {
                     b' ' => self.expect_protocol(),
-                    b'/' => self.step = step::PATH,
+                    b'/' => self.expect_path(),
                     _ => self.step = step::QUERY,
                 }
                 has_host && head.host_len > 0 && (byte == b' ' || !is_connect)
@@ -154,14 +161,32 @@ impl Reader {
                 self.expect_protocol();
                 true
             }
-            (step::PATH, b'?' | b'#') => self.must(true, step::QUERY),
+            (step::PATH, b'?') => self.must(true, step::QUERY),
             (step::PATH, _) => {
                 self.push_path(head, byte);
-                is_target
+                is_target && !b"\"<>\\^`{|}".contains(&byte) && self.take_code(byte)
             }
             (step::QUERY, _) => is_target,
             _ => false,
         }
+    }
+
+    fn expect_path(&mut self) {
+        (self.at, self.step) = (0, step::PATH);
+    }
+
+    /// A byte of a path that may be percent-encoded. [`Reader::at`]: the bytes of such a
+    /// code so far, `%` and one digit at most. Encoded slashes, backslashes and zeros are
+    /// refused: servers disagree on whether a border is one (RFC 3986, section 2.2).
+    fn take_code(&mut self, byte: u8) -> bool {
+        let is_border =
+            matches!((self.at, byte), (b'2', b'f' | b'F') | (b'5', b'c' | b'C') | (b'0', b'0'));
+        self.at = match (self.at, byte) {
+            (_, b'%') => b'%',
+            (b'%', b'0' | b'2' | b'5') => byte,
+            _ => 0,
+        };
+        !is_border
     }
 
     fn push_path(&mut self, head: &mut Head, byte: u8) {
@@ -255,7 +280,7 @@ impl Reader {
                     }
                     let expected = CHUNKED.get(usize::from(self.at));
                     let is_next = expected == Some(&byte.to_ascii_lowercase());
-                    self.at = if is_next { self.at + 1 } else { OTHER };
+                    self.at = if is_next { self.at.saturating_add(1) } else { OTHER };
                 }
                 true
             }
@@ -304,7 +329,7 @@ impl Reader {
             (step::SIZE, _) => {
                 let Some(digit) = char::from(byte).to_digit(16) else { return false };
                 self.left = self.left << 4 | u64::from(digit);
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 self.at <= SIZE_DIGITS
             }
             (step::SIZE_SPACE, b' ' | b'\t' | b';' | b'\r') => {

@@ -39,8 +39,10 @@ holdfast_nf::flow_state! {
         pub compared: u8,
         /// 1 for responses.
         pub is_response: u8,
-        /// Zero.
-        pub spare: [u8; 2],
+        /// 1 after a FIN, which has a sequence number of its own.
+        pub has_ended: u8,
+        /// 1 after a gibibyte: numbers before `initial` cannot be told from later ones.
+        pub is_long: u8,
     }
 }
 
@@ -142,6 +144,10 @@ pub(super) enum Stop {
     Malformed,
 }
 
+/// Bytes after which a connection is a long one: see [`Reader::is_long`]. With a body that
+/// has no order, `next` moves on by less than three times as much at once.
+const LONG: u32 = 1 << 30;
+
 impl Reader {
     /// A direction whose first byte has this sequence number.
     pub(super) fn from(initial: u32, is_response: bool) -> Reader {
@@ -190,9 +196,48 @@ impl Reader {
         if matches!(self.step, step::BODY | step::CHUNK) { self.left } else { 0 }
     }
 
+    /// Bytes from the next one on that may come in any order. Requests come in order
+    /// throughout: of two segments that overlap ahead of a gap, servers may take the later
+    /// one, and a client might send two that differ. Sequence numbers say nothing about
+    /// bytes that are farther away than half of them: a body that is longer comes in order
+    /// until it is not.
+    pub(super) fn unordered(&self) -> u32 {
+        let opaque = if self.is_response == 0 { 0 } else { self.opaque() };
+        u32::try_from(opaque).ok().filter(|bytes| *bytes <= i32::MAX as u32).unwrap_or(0)
+    }
+
+    /// The place of a sequence number, counted from the next byte.
+    pub(super) fn offset(&self, number: u32) -> i32 {
+        number.wrapping_sub(self.next) as i32
+    }
+
+    /// Moves `next` on.
+    pub(super) fn advance(&mut self, bytes: u32) {
+        self.next = self.next.wrapping_add(bytes);
+        if self.next.wrapping_sub(self.initial) >= LONG {
+            self.is_long = 1;
+        }
+    }
+
+    /// True if a sequence number is before the connection's first byte.
+    pub(super) fn is_before_all(&self, number: u32) -> bool {
+        let offset = self.offset(number);
+        let read = self.next.wrapping_sub(self.initial);
+        self.is_long == 0 && offset < 0 && offset.unsigned_abs() > read
+    }
+
+    /// True if this direction's sender may have sent all that the other end acknowledges.
+    /// What is not read any more may have any numbers.
+    pub(super) fn may_have_sent(&self, acknowledged: u32) -> bool {
+        let offset = self.offset(acknowledged);
+        let most = self.unordered() + u32::from(self.has_ended);
+        !self.is_reading()
+            || !self.is_before_all(acknowledged) && (offset < 0 || offset as u32 <= most)
+    }
+
     /// Skips bytes of a body.
     pub(super) fn skip(&mut self, bytes: u64) {
-        self.left -= bytes;
+        self.left = self.left.saturating_sub(bytes);
         if self.left == 0 {
             match self.step {
                 step::BODY => self.begin(),

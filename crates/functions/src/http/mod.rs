@@ -13,8 +13,12 @@
 //! again when the gap has been filled. Only inside of a response's body of known length
 //! any order does. A direction's first number is what the server's SYN-ACK says: a
 //! client's SYN alone changes nothing, because it may be one that the server ignores. For
-//! the same reason a segment is not read, but dropped, if its checksum is wrong, if it is
-//! a fragment, has urgent data, or is a SYN with data.
+//! the same reason a segment that would be read, or a SYN-ACK, is dropped if its checksum
+//! is wrong, as are fragments, urgent segments, SYNs with data, and data that acknowledge
+//! nothing, or what the other end has not sent. (Checksums of what is not looked at, like
+//! repeated bytes, do not matter.) A server without state may answer several SYNs, of which the
+//! client chooses one. The last answer counts here: a segment with numbers of another one
+//! is dropped.
 //!
 //! Verdicts. A request is judged when its header section is complete. The segment in
 //! which it ends is dropped if the request is refused, and so are all later bytes of the
@@ -48,7 +52,7 @@ mod tests;
 use crate::firewall::Action;
 pub use config::HttpConfig;
 pub use connection::HttpFlow;
-use connection::{DEFAULT, NOBODY, REQUESTS, RESPONSES};
+use connection::{DEFAULT, MEANT, NO_RULE_ASKED, REQUESTS, RESPONSES, TURNED};
 use count::{Count, Hosts, class};
 use holdfast_nf::{
     ConfigError, Context, Counters, Direction, DropReason, NetworkFunction, Open, Opening, Packet,
@@ -57,7 +61,7 @@ use holdfast_nf::{
 use holdfast_wire::FlowKey;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
-use holdfast_wire::header::tcp_flags::{ACK, RST, SYN, URG};
+use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN, URG};
 use message::{Reader, Stop, mark, step};
 use pipeline::Kind;
 use rule::Rule;
@@ -92,7 +96,7 @@ pub struct Http {
     header_bytes: u32,
     hosts: Hosts,
     /// Marks of requests that rules cannot judge.
-    blind: u16,
+    undecidable: u16,
 }
 
 /// True for a byte of a token (RFC 9110, section 5.6.2).
@@ -180,11 +184,11 @@ impl Http {
         let host = self.hosts.of(head);
         shared.add(Count::Requests);
         shared.hosts.add(Hosts::requests(host), 1);
-        *decided = NOBODY;
+        *decided = NO_RULE_ASKED;
         let action = if way.has(mark::LONG) {
             // Counted, and allowed, when it became too long.
             Action::Allow
-        } else if way.marks & self.blind != 0 {
+        } else if way.marks & self.undecidable != 0 {
             shared.add(Count::Oversized);
             self.oversized
         } else {
@@ -261,7 +265,7 @@ impl Http {
             (host, path) => format!("{} {} at {}", text(head.method()), text(path), text(host)),
         };
         let why = match flow.decided {
-            NOBODY => "no rule was asked".to_owned(),
+            NO_RULE_ASKED => "no rule was asked".to_owned(),
             DEFAULT => "by default, because no rule means it".to_owned(),
             rule => self
                 .rules
@@ -282,7 +286,7 @@ impl NetworkFunction for Http {
         config.check()?;
         let rules = config.rules.iter().enumerate().map(|(at, text)| Rule::read(at, text));
         let rules = rules.collect::<Result<Vec<_>, _>>()?;
-        let blind = rules.iter().fold(0, |blind, rule| blind | rule.blind());
+        let undecidable = rules.iter().fold(0, |marks, rule| marks | rule.undecidable());
         Ok(Http {
             hosts: Hosts(config.hosts()?),
             ports: config.ports,
@@ -291,7 +295,7 @@ impl NetworkFunction for Http {
             oversized: config.oversized,
             malformed: config.malformed,
             header_bytes: config.header_bytes,
-            blind,
+            undecidable,
         })
     }
 
@@ -312,14 +316,19 @@ impl NetworkFunction for Http {
     ) -> Open<HttpFlow> {
         // The packet as the functions before this one left it.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
-        let is_meant =
-            key.protocol == u16::from(proto::TCP) && self.ports.contains(&key.destination_port);
-        if !is_meant {
-            return Open::Accept(HttpFlow::default());
-        }
-        let mut flow = HttpFlow::opening();
         let opens = |segment: Segment<'_>| segment.flags & (SYN | ACK) == SYN;
-        if !Segment::of(packet).is_some_and(opens) {
+        let opens = Segment::of(packet).is_some_and(opens);
+        let mut flow = HttpFlow::opening();
+        if key.protocol != u16::from(proto::TCP) {
+            return Open::Accept(HttpFlow::default());
+        } else if !self.ports.contains(&key.destination_port) {
+            // A client may have any port; no server sends a SYN.
+            if opens || !self.ports.contains(&key.source_port) {
+                return Open::Accept(HttpFlow::default());
+            }
+            flow.is_meant = TURNED;
+        }
+        if !opens {
             shared.add(Count::Midstream);
             flow.set_both(step::OFF);
         }
@@ -334,7 +343,7 @@ impl NetworkFunction for Http {
         shared: &mut HttpCounts,
         cx: &mut Context,
     ) -> Verdict {
-        if flow.is_meant == 0 || packet.is_icmp_error() {
+        if flow.is_meant != MEANT || packet.is_icmp_error() {
             return Verdict::Forward;
         }
         let way = cx.direction() as usize;
@@ -353,6 +362,12 @@ impl NetworkFunction for Http {
             return Verdict::Drop(DropReason::FunctionDenied);
         };
         let Segment { flags, data, .. } = segment;
+        // Servers disagree on whether an urgent byte is one of the stream (RFC 6093), and
+        // the pointer to it may come before it, or again.
+        if flags & (URG | RST) == URG && !is_unread {
+            shared.add(Count::Unreadable);
+            return Verdict::Drop(DropReason::FunctionDenied);
+        }
         if flags & SYN != 0 {
             // The server may take the data of a SYN or not, and nobody here knows.
             if !data.is_empty() {
@@ -360,6 +375,9 @@ impl NetworkFunction for Http {
                 return Verdict::Drop(DropReason::FunctionDenied);
             }
             if flags & RST == 0 && flags & ACK != 0 && cx.direction() == Direction::Reverse {
+                if packet.is_intact() == Some(false) {
+                    return Verdict::Drop(DropReason::BadChecksum);
+                }
                 flow.answer(segment.acknowledgement, segment.sequence.wrapping_add(1));
             } else if is_planted(Fault::BelievesClientSyns) && cx.direction() == Direction::Forward
             {
@@ -367,7 +385,12 @@ impl NetworkFunction for Http {
             }
             return Verdict::Forward;
         }
-        if data.is_empty() || flags & RST != 0 || is_unread {
+        if flags & RST != 0 || is_unread {
+            return Verdict::Forward;
+        }
+        let has_ended = u8::from(flags & FIN != 0);
+        if data.is_empty() {
+            flow.ways[way].has_ended |= has_ended;
             return Verdict::Forward;
         }
         match flow.ways[way].step {
@@ -382,19 +405,23 @@ impl NetworkFunction for Http {
             step::REFUSED => return Verdict::Forward,
             _ => {}
         }
+        // Receivers drop such segments (RFC 9293, section 3.10.7.4): what they read at
+        // these numbers is still to come.
+        if flags & ACK == 0 || !flow.ways[1 - way].may_have_sent(segment.acknowledgement) {
+            shared.add(Count::Unreadable);
+            return Verdict::Drop(DropReason::FunctionDenied);
+        }
         let (skipped, data) = match segment.place(&flow.ways[way]) {
-            Place::Passed => return Verdict::Forward,
-            Place::Ahead => {
+            Place::Passed => {
+                flow.ways[way].has_ended |= has_ended;
+                return Verdict::Forward;
+            }
+            Place::Ahead | Place::Before => {
                 shared.add(Count::OutOfOrder);
                 return Verdict::Drop(DropReason::StateInvalid);
             }
             Place::Next(skipped, data) => (skipped, data),
         };
-        if flags & URG != 0 {
-            // Servers disagree on whether an urgent byte is one of the stream (RFC 6093).
-            shared.add(Count::Unreadable);
-            return Verdict::Drop(DropReason::FunctionDenied);
-        }
         let reader = &mut flow.ways[way];
         let is_looked_at = skipped + data.len() as u64 > reader.opaque();
         if is_looked_at && packet.is_intact() == Some(false) {
@@ -403,7 +430,8 @@ impl NetworkFunction for Http {
         if skipped > 0 {
             reader.skip(skipped);
         }
-        reader.next = reader.next.wrapping_add(skipped as u32).wrapping_add(data.len() as u32);
+        reader.advance((skipped as u32).wrapping_add(data.len() as u32));
+        reader.has_ended |= has_ended;
         self.read(data, way, flow, shared).unwrap_or(Verdict::Forward)
     }
 

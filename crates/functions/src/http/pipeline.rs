@@ -57,7 +57,7 @@ impl Pipeline {
     /// Removes the oldest request.
     pub(super) fn pop(&mut self) {
         self.len = self.len.saturating_sub(1);
-        self.first = (self.first + 1) % MOST as u8;
+        self.first = self.first.wrapping_add(1) % MOST as u8;
     }
 
     /// True if no response is to come.

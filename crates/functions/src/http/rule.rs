@@ -39,7 +39,7 @@ impl Pattern {
     }
 }
 
-/// A rule: an action, and what the requests are that it means.
+/// A rule: an action, and the conditions that a request must meet.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) action: Action,
@@ -148,7 +148,7 @@ impl Rule {
     }
 
     /// The marks of requests about which the rule cannot tell whether it means them.
-    pub(super) fn blind(&self) -> u16 {
+    pub(super) fn undecidable(&self) -> u16 {
         let mark = |has: bool, mark: u16| if has { mark } else { 0 };
         mark(self.methods.is_some(), mark::LONG_METHOD)
             | mark(self.host.is_some(), mark::LONG_HOST)

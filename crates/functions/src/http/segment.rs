@@ -19,6 +19,8 @@ pub(super) enum Place<'a> {
     Passed,
     /// Bytes before it are missing.
     Ahead,
+    /// It begins before the connection's first byte: it belongs to another one.
+    Before,
     /// These bytes are the next ones, after this many of a body that are passed over.
     Next(u64, &'a [u8]),
 }
@@ -36,12 +38,16 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// The segment's place. Inside a response's body of known length order does not
-    /// matter: what is missing may come later, and nothing of it is read. Requests come
-    /// in order throughout: of two segments that overlap ahead of a gap, servers may take
-    /// the later one, and a client might send two that differ.
+    /// The segment's place; it has data. Inside a response's body of known length order
+    /// does not matter: what is missing may come later, and nothing of it is read.
     pub(super) fn place(&self, reader: &Reader) -> Place<'a> {
-        let offset = self.sequence.wrapping_sub(reader.next) as i32;
+        let offset = reader.offset(self.sequence);
+        if reader.is_before_all(self.sequence) {
+            // A keep-alive may have the byte before the first one (RFC 9293, section
+            // 3.8.4).
+            let is_probe = self.data.len() == 1 && self.sequence == reader.initial.wrapping_sub(1);
+            return if is_probe { Place::Passed } else { Place::Before };
+        }
         // What was read before is not read again. The receiver has it, or takes it from
         // this segment.
         let known = if offset < 0 { offset.unsigned_abs() as usize } else { 0 };
@@ -51,10 +57,7 @@ impl<'a> Segment<'a> {
             _ => return Place::Passed,
         };
         let ahead = u64::from(offset.max(0).unsigned_abs());
-        // Sequence numbers say nothing about bytes that are farther away: of a body that
-        // is longer, bytes come in order until it is not.
-        let has_order = reader.is_response == 0 || reader.opaque() > i32::MAX as u64;
-        let opaque = if has_order { 0 } else { reader.opaque() };
+        let opaque = u64::from(reader.unordered());
         if ahead > opaque {
             return if is_planted(Fault::PassesGaps) { Place::Passed } else { Place::Ahead };
         }
@@ -74,6 +77,7 @@ mod tests {
     fn reader(next: u32, left: u64) -> Reader {
         let mut reader = Reader::from(next, true);
         (reader.left, reader.step) = (left, if left > 0 { step::BODY } else { step::START });
+        reader.initial = next.wrapping_sub(100);
         reader
     }
 
@@ -92,9 +96,45 @@ mod tests {
             assert_eq!(place(&reader, at(u32::MAX - 1), b"abcd"), Place::Next(0, b"cd"));
             assert_eq!(place(&reader, at(u32::MAX - 3), b"abcd"), Place::Passed);
             assert_eq!(place(&reader, at(u32::MAX - 9), b"abcd"), Place::Passed);
-            assert_eq!(place(&reader, at(1 << 31), b"abcd"), Place::Passed);
+            assert_eq!(place(&reader, at(u32::MAX - 99), b"abcd"), Place::Passed);
+            assert_eq!(place(&reader, at(u32::MAX - 100), b"abcd"), Place::Before);
+            assert_eq!(place(&reader, at(u32::MAX - 100), b"a"), Place::Passed);
+            assert_eq!(place(&reader, at(u32::MAX - 101), b"a"), Place::Before);
+            assert_eq!(place(&reader, at(1 << 31), b"abcd"), Place::Before);
             assert_eq!(place(&reader, at((1 << 31) - 1), b"abcd"), Place::Ahead);
         }
+    }
+
+    /// A long connection has no numbers before its first one: they come again.
+    #[test]
+    fn numbers_of_long_connections_come_again() {
+        let mut long = reader(1000, 0);
+        long.advance((1 << 30) - 101);
+        assert_eq!(place(&long, long.initial.wrapping_sub(2), b"a"), Place::Before);
+        assert!(!long.may_have_sent(long.initial.wrapping_sub(1)));
+        long.advance(1);
+        assert_eq!(place(&long, long.initial.wrapping_sub(2), b"a"), Place::Passed);
+        (0..3).for_each(|_| long.advance(1 << 30));
+        assert_eq!(place(&long, long.initial.wrapping_sub(2), b"a"), Place::Passed);
+        assert!(long.may_have_sent(long.initial.wrapping_sub(1)));
+    }
+
+    /// What may be acknowledged is what has been sent, as far as it is known.
+    #[test]
+    fn what_was_not_sent_is_not_acknowledged() {
+        for next in [1000, u32::MAX - 1, 0, 1] {
+            let mut reader = reader(next, 0);
+            for (offset, may) in [(0, true), (-100, true), (1, false), (-101, false)] {
+                assert_eq!(reader.may_have_sent(next.wrapping_add_signed(offset)), may, "{offset}");
+            }
+            reader.has_ended = 1;
+            assert!(reader.may_have_sent(next.wrapping_add(1)));
+            assert!(!reader.may_have_sent(next.wrapping_add(2)));
+        }
+        let body = reader(7, 50);
+        assert!(body.may_have_sent(57) && !body.may_have_sent(58));
+        let unread = Reader { step: step::OFF, ..reader(7, 0) };
+        assert!(unread.may_have_sent(58));
     }
 
     /// Inside a response's body any order does, up to the byte behind it.

@@ -163,6 +163,8 @@ pub(crate) fn ambiguous_requests_are_refused() {
         one("GET ftp/x HTTP/1.1", host),
         one("GET * HTTP/1.1", host),
         one("GET /\x7f HTTP/1.1", host),
+        one("GET /a%2Fb HTTP/1.1", host),
+        one("GET http://a.example%2e/ HTTP/1.1", "Host: a.example%2e\r\n"),
         one("GET  / HTTP/1.1", host),
         one("GET / HTTP/1.1 ", host),
         one("GET / HTTP/2.0", host),
@@ -231,6 +233,7 @@ fn ambiguous_responses_are_refused() {
         "HTTP/1.1 20 OK\r\n\r\n",
         "HTTP/2 200 OK\r\n\r\n",
         "ICY 200 OK\r\n\r\n",
+        "\r\nHTTP/1.1 200 OK\r\n\r\n",
         "<html>",
     ] {
         let mut talk = conversation();
@@ -305,6 +308,13 @@ fn a_pipeline_is_bounded() {
     talk.answers("\0");
     talk.is_refused(Client, get("/x", "a"));
     assert_eq!(talk.tally(), "default 40, deny path /x 1, pipeline_full 1, refused 1, requests 41");
+    // Nothing says whether a CONNECT has become a tunnel.
+    let mut talk = conversation();
+    (0..40).for_each(|_| talk.asks(get("/", "a")));
+    talk.asks("CONNECT b:443 HTTP/1.1\r\nHost: b:443\r\n\r\n");
+    talk.answers("HTTP/1.1 200 OK\r\n\r\n");
+    talk.is_refused(Client, "\x16\x03");
+    assert_eq!((talk.count("malformed"), talk.count("upgraded")), (1, 0));
     // Of fewer, all responses are read, however many have been before.
     let mut talk = conversation();
     for _ in 0..5 {
@@ -342,6 +352,26 @@ fn hosts_are_counted() {
     ] {
         assert!(counts.contains(expected), "{expected}: {counts}");
     }
+}
+
+/// A connection that had begun before may be noticed by what its server says. Then it is
+/// counted, and nothing is read as what it is not, also of a connection that follows it.
+#[test]
+fn a_server_may_speak_first() {
+    let mut bench = Bench::new(&[("http", json!({ "rules": ["deny"] }))]);
+    bench.unchanged("tcp 203.0.113.10:80 > 10.0.0.2:2 FIN ACK seq 9");
+    assert_eq!((bench.counter("midstream"), bench.state()), (1, "unread"));
+    bench.unchanged("tcp 10.0.0.2:2 > 203.0.113.10:80 SYN seq 9");
+    bench.unchanged("tcp 203.0.113.10:80 > 10.0.0.2:2 SYN ACK seq 99 ack 10");
+    bench.unchanged("tcp 10.0.0.2:2 > 203.0.113.10:80 ACK seq 10 ack 100 len 9");
+    // Nor does the client's answer to a SYN turn it round.
+    bench.unchanged("tcp 203.0.113.10:80 > 10.0.0.2:2 SYN seq 99");
+    bench.unchanged("tcp 10.0.0.2:2 > 203.0.113.10:80 SYN ACK seq 9 ack 100");
+    bench.unchanged("tcp 203.0.113.10:80 > 10.0.0.2:2 ACK seq 100 ack 10 len 9");
+    assert_eq!((bench.counter("midstream"), bench.state()), (1, "unread"));
+    // The port is a client's if a SYN comes from it.
+    bench.unchanged("tcp 10.0.0.2:80 > 203.0.113.10:22 SYN seq 9");
+    assert_eq!((bench.counter("midstream"), bench.state()), (1, ""));
 }
 
 /// Flows to other ports, and of other protocols, are not read. A connection that had

@@ -179,9 +179,14 @@ fn unreadable_segments_are_dropped() {
     assert_eq!(talk.bench.send(later), Err(FunctionDenied));
     assert_eq!((talk.count("unreadable"), talk.count("requests")), (4, 0));
     talk.is_refused(Client, EVIL);
-    // Before the handshake there is nothing to read.
+    assert_eq!(talk.sends(Server, "ACK URG", SERVER, b""), Err(FunctionDenied));
+    // A damaged SYN-ACK begins nothing, and before the handshake there is nothing to read.
     let mut talk = Conversation::silent(&config());
     talk.sends(Client, "SYN", CLIENT - 1, b"").expect("passes");
+    let mut damaged = talk.frame(Server, "SYN ACK", SERVER - 1, b"");
+    *damaged.last_mut().expect("bytes") ^= 1;
+    assert_eq!(talk.bench.send_unchecked(&damaged), Err(BadChecksum));
+    assert_eq!(talk.bench.state(), "opening");
     assert_eq!(talk.sends(Client, "ACK", CLIENT, EVIL.as_bytes()), Err(StateInvalid));
     // In a tunnel all of this passes.
     let mut talk = conversation();
@@ -189,6 +194,80 @@ fn unreadable_segments_are_dropped() {
     talk.answers("HTTP/1.1 101 Go\r\n\r\n");
     talk.sends(Client, "ACK URG", 5, b"x").expect("passes");
     talk.sends(Client, "ACK more", 5, b"twelve bytes").expect("passes");
+}
+
+/// A segment that servers discard is not read in the place of the one that they take (RFC
+/// 9293, section 3.10.7.4): one that acknowledges nothing, or what they have not sent.
+#[test]
+fn what_servers_discard_is_not_read() {
+    let fine = get("/fine", "a.example");
+    for (flags, offset) in [("PSH", 0), ("FIN", 0), ("ACK", 1), ("ACK", -1), ("ACK", 1 << 31)] {
+        let mut talk = conversation();
+        let at = talk.next[0];
+        talk.next[1] = SERVER.wrapping_add_signed(offset);
+        assert_eq!(talk.sends(Client, flags, at, fine.as_bytes()), Err(FunctionDenied));
+        talk.next[1] = SERVER;
+        assert_eq!((talk.count("unreadable"), talk.count("requests")), (1, 0));
+        talk.is_refused(Client, EVIL);
+    }
+    // Both ends acknowledge what they have got: bytes of a body in any order, and a FIN.
+    let mut talk = conversation();
+    talk.asks(&fine);
+    talk.answers(&ok(&"x".repeat(900))[..40]);
+    talk.sends(Server, "ACK", talk.next[1] + 300, &[b'x'; 500]).expect("inside the body");
+    talk.next[1] += 800;
+    talk.asks(&fine);
+    talk.sends(Client, "ACK", talk.next[0].wrapping_sub(10), b"x").expect("sent again");
+    let mut talk = conversation();
+    talk.sends(Server, "FIN ACK", talk.next[1], b"").expect("passes");
+    talk.next[1] += 1;
+    talk.asks(&fine);
+    talk.sends(Client, "FIN ACK", talk.next[0], b"").expect("passes");
+    talk.next = [talk.next[0].wrapping_add(1), SERVER];
+    talk.answers(ok(""));
+    assert_eq!((talk.count("unreadable"), talk.count("responses_2xx")), (0, 1));
+}
+
+/// An urgent pointer takes a byte out of what some servers read, also if it comes before
+/// the byte, or with bytes that come again.
+#[test]
+fn an_urgent_pointer_takes_nothing_out() {
+    let mut talk = conversation();
+    talk.asks(get("/fine", "a.example"));
+    let at = talk.next[0];
+    assert_eq!(talk.sends(Client, "ACK URG", at, b""), Err(FunctionDenied));
+    let repeated = talk.sends(Client, "ACK URG", at.wrapping_sub(1), b"\n");
+    assert_eq!((repeated, talk.count("unreadable")), (Err(FunctionDenied), 2));
+    talk.sends(Client, "RST URG", at, b"").expect("a reset passes");
+}
+
+/// A server that keeps no state answers several SYNs, and the client chooses: nothing of
+/// the connection that is not read passes, wherever its numbers are.
+#[test]
+fn another_answer_hides_nothing() {
+    for apart in [100_000u32, 30, 30u32.wrapping_neg(), 100_000u32.wrapping_neg()] {
+        let mut talk = Conversation::silent(&config());
+        let other = [CLIENT.wrapping_add(apart), 900_000_000];
+        for [client, server] in [[CLIENT, SERVER], other] {
+            talk.next = [client, server];
+            talk.sends(Client, "SYN", client.wrapping_sub(1), b"").expect("passes");
+            talk.sends(Server, "SYN ACK", server - 1, b"").expect("passes");
+        }
+        talk.next = [CLIENT, SERVER];
+        assert!(talk.sends(Client, "ACK", CLIENT, EVIL.as_bytes()).is_err());
+        // Bytes that the server has, as it believes, and the evil ones behind them.
+        let start = "GET /fine HTTP/1.1\r\nHost: a.ex";
+        assert!(talk.sends(Client, "ACK", other[0], start.as_bytes()).is_err());
+        assert!(talk.sends(Client, "ACK", CLIENT, EVIL.as_bytes()).is_err());
+        assert_eq!(talk.count("requests"), 0);
+        // With the numbers of the answer that is read, the bytes before are another's.
+        talk.next = other;
+        let before = other[0].wrapping_sub(2);
+        assert_eq!(talk.sends(Client, "ACK", before, EVIL.as_bytes()), Err(StateInvalid));
+        talk.sends(Client, "ACK", before.wrapping_add(1), b"x").expect("a keep-alive passes");
+        assert_eq!(talk.count("out_of_order"), 1);
+        talk.is_refused(Client, EVIL);
+    }
 }
 
 /// A weak protection may bring a flow back without its latest packets: it cannot be read
@@ -212,7 +291,12 @@ fn a_flow_that_was_set_back_passes() {
 
 /// Flags of segments, of which servers take the data of the first three.
 const FLAGS: &[&str] =
-    &["ACK", "ACK PSH", "FIN ACK", "RST", "SYN", "ACK URG", "RST ACK", "ACK more"];
+    &["ACK", "ACK PSH", "FIN ACK", "RST", "SYN", "ACK URG", "RST ACK", "ACK more", "PSH", "FIN"];
+
+/// A byte that is no state's. Small numbers are more often those of something.
+fn rubbish() -> impl Strategy<Value = u8> {
+    prop_oneof![Just(u8::MAX), 0u8..40, any::<u8>()]
+}
 
 /// A turn of a conversation: bytes of one end.
 type Turn = (End, Vec<u8>);
@@ -289,6 +373,31 @@ proptest! {
         }
     }
 
+    /// Any bytes as a flow's state: nothing panics, and nothing changes in a packet.
+    #[test]
+    fn rubbish_in_a_flows_state_does_no_harm(
+        rubbish in proptest::collection::vec(rubbish(), 1..16),
+        at in 0usize..640,
+        len in 0usize..=640,
+        step in proptest::option::of((0usize..2, 0u8..40, rubbish())),
+        turns in proptest::collection::vec(turn(), 1..6),
+    ) {
+        let mut talk = Conversation::new(&config());
+        talk.asks(get("/1", "a.example"));
+        let rubbish: Vec<u8> = rubbish.iter().copied().cycle().take(len).collect();
+        talk.bench.overwrite(at, &rubbish);
+        // A reader has 32 bytes: `next` at 12, `step` and `at` at 24.
+        if let Some((way, step, at)) = step {
+            talk.bench.overwrite(32 * way + 24, &[step, at]);
+            talk.bench.overwrite(32 * way + 12, &talk.next[way].to_ne_bytes());
+        }
+        for (end, data) in &turns {
+            let at = talk.next[*end as usize];
+            let _ = talk.says(*end, data);
+            let _ = talk.sends(*end, "ACK", at.wrapping_add(9), data);
+        }
+    }
+
     /// A client sends segments of any flags and data, in any order, repeated with other
     /// data too. Whatever a server puts together of those that pass has no evil request,
     /// whether it keeps the first of two bytes with one number or the second.
@@ -300,6 +409,7 @@ proptest! {
                 prop_oneof![3 => Just(0), 2 => -60i32..60],
                 proptest::sample::select(requests()),
                 prop_oneof![Just(usize::MAX), 1usize..60],
+                prop_oneof![9 => Just(0), 1 => -2i32..3],
             ),
             1..16,
         ),
@@ -307,12 +417,13 @@ proptest! {
         let mut talk = conversation();
         // The server's bytes: those that it has taken, and those ahead of a gap.
         let mut servers = [(Vec::new(), BTreeMap::new()), (Vec::new(), BTreeMap::new())];
-        for (flags, offset, text, len) in &segments {
+        for (flags, offset, text, len, acknowledged) in &segments {
             let data = &text.as_bytes()[..text.len().min(*len)];
             let at = i64::from(*offset) + servers[0].0.len() as i64;
             let sequence = CLIENT.wrapping_add(at as u32);
+            talk.next[1] = SERVER.wrapping_add_signed(*acknowledged);
             let frame = talk.frame(Client, flags, sequence, data);
-            let is_taken = !["RST", "SYN", "URG", "more"].iter().any(|flag| flags.contains(flag));
+            let is_taken = FLAGS[..3].contains(flags) && *acknowledged == 0;
             if talk.bench.send_unchecked(&frame).is_err() || !is_taken {
                 continue;
             }

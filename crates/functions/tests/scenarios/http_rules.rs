@@ -57,7 +57,8 @@ fn the_first_rule_that_matches_decides() {
     assert_eq!(talk.tally(), "allow path /a 1, default 1, refused 1, requests 2");
 }
 
-/// Other spellings of a path, and of a host, are the same path and host.
+/// Other spellings of a path, and of a host, are the same path and host. What servers
+/// disagree about is refused by whatever rule.
 #[test]
 pub(crate) fn other_spellings_evade_no_rule() {
     for path in [
@@ -68,11 +69,44 @@ pub(crate) fn other_spellings_evade_no_rule() {
         "/./admin",
         "/x/../admin",
         "/%61dmin",
-        "/x/%2e%2e/%2Fadm%69n",
+        "/x/%2e%2e//adm%69n",
         "/../admin?x",
-        "/admin#x",
     ] {
         Conversation::new(&rules(&["deny path /admin*"])).is_refused(Client, get(path, "a"));
+    }
+    let only_public = json!({ "rules": ["allow path /public*"], "default": "deny" });
+    for path in [
+        "/public#/../admin",
+        "/public?#",
+        "/public%2f..%2Fadmin",
+        "/admin/..%2fpublic",
+        "/public%%2f",
+        "/public%2%5Cx",
+        "/public%5c",
+        "/public%00",
+        "/public\\..\\admin",
+        "/public/{a}",
+        "/public/\"",
+        "/public/a|b",
+        "/public/<",
+        "/public/>",
+        "/public/^",
+        "/public/`",
+    ] {
+        for target in [path.to_owned(), format!("http://a{path}")] {
+            let mut talk = Conversation::new(&only_public);
+            talk.is_refused(Client, get(&target, "a"));
+            assert_eq!((talk.count("malformed"), talk.count("requests")), (1, 0), "{target}");
+        }
+    }
+    for path in ["/public%20%2e%5f%01", "/public%252f", "/public%2%46?{a|b}\"%2F%00", "/public%%3f"]
+    {
+        Conversation::new(&only_public).asks(get(path, "a"));
+    }
+    for request in [get("/", "%62.example"), "GET http://a#b/ HTTP/1.0\r\n\r\n".to_owned()] {
+        let mut talk = Conversation::new(&rules(&["deny host b.example"]));
+        talk.is_refused(Client, request);
+        assert_eq!(talk.count("malformed"), 1);
     }
     for path in ["/x/admin", "/Admin", "/?/admin", "/admi/n", "/%2561dmin"] {
         Conversation::new(&rules(&["deny path /admin*"])).asks(get(path, "a"));
@@ -180,7 +214,7 @@ fn requests_are_read_behind_a_nat_and_a_balancer() {
     let request = get("/", "a");
     let carry = |text: &str, data: &str| crate::words::carrying(text, data.as_bytes());
     bench.send_frame(&carry(&format!("{there} seq 10 ack 100"), &request)).expect("passes");
-    bench.send_frame(&carry(&format!("{back} ACK seq 100 ack 40"), &ok("x"))).expect("passes");
+    bench.send_frame(&carry(&format!("{back} ACK seq 100 ack 37"), &ok("x"))).expect("passes");
     let (at, evil) = (10 + request.len(), get("/x", "a"));
     let refused = bench.send_frame(&carry(&format!("{there} seq {at} ack 100"), &evil));
     assert_eq!(refused, Err(PolicyDenied));
