@@ -86,9 +86,9 @@ fn send_refused(
     let before = count(&network.running.status()?);
     from.write_all(bytes)?;
     let what = format!("`{rule}` has matched");
-    network.running.wait_for(&what, PATIENCE, network.lab.interrupt(), |status| {
-        count(status) > before
-    })?;
+    network
+        .running
+        .wait_for(&what, PATIENCE, network.lab.interrupt(), |status| count(status) > before)?;
     to.set_nonblocking(true)?;
     let came = to.read(&mut [0; 64]);
     ensure!(
@@ -104,7 +104,8 @@ fn send_refused(
 fn a_pattern_is_found_across_the_death_of_who_saw_its_beginning(
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let rule = "drop tcp any any -> any 81 (msg:\"mark\"; flow:to_server; content:\"forbidden\"; sid:7;)";
+    let rule =
+        "drop tcp any any -> any 81 (msg:\"mark\"; flow:to_server; content:\"forbidden\"; sid:7;)";
     let network = network(&format!("ips: {{ rules: ['{rule}'] }}"), interrupt)?;
     let (mut watched, mut other) = (Service::new(&network, 81)?, Service::new(&network, 82)?);
     let bad = [watched.connect(&network)?, watched.connect(&network)?];

@@ -143,7 +143,7 @@ impl Engine {
     pub(super) fn tidy(&self, side: &mut Side) {
         side.bring_closer();
         // A segment that comes again is inspected as of then.
-        self.expire(side, side.position as u32, side.remembered());
+        self.expire(side, side.position as u32, side.unacknowledged());
         for armed in side.armed.iter_mut().filter(|armed| armed.rule != 0) {
             let place = Place { rule: armed.rule - 1, chain: armed.chain, step: armed.step };
             let is_known = matches!(self.step(place), Some(Step::Expression(expression)) if expression.knows(armed.state));
