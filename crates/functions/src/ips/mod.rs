@@ -7,8 +7,8 @@
 //! regular expressions under way ([`state`]), per direction. A TCP segment whose checksum
 //! is right is inspected behind the bytes before it ([`stream`]); of every other protocol
 //! each packet is inspected by itself. The function holds no packet: a segment behind a
-//! gap is dropped and comes again. Where the bounded state does not suffice, the packet is
-//! counted and treated as configured.
+//! gap is dropped and comes again. Where the bounded state does not suffice, the packet
+//! is counted and treated as configured.
 //!
 //! States belong to a set of rules: with each flow goes its digest. Under other rules the
 //! flow is inspected from the byte on at which it has arrived.
@@ -98,7 +98,8 @@ pub struct IpsConfig {
     pub unsupported: Unsupported,
     /// What becomes of a packet that cannot be inspected as the rules ask, because a
     /// table of its flow is full, bytes came again as others or where a pattern could lie
-    /// across their borders, or it is a fragment: `drop` (the default), `alert` or `pass`.
+    /// across their borders, or it is a fragment: `drop` (the default), `alert` or
+    /// `pass`.
     #[serde(default)]
     pub uninspected: Uninspected,
     /// What becomes of TCP bytes that come again when their segment does not begin and

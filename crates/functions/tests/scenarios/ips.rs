@@ -552,7 +552,8 @@ fn fragments_are_not_inspected_together() {
 fn a_full_table_is_counted_and_fails_as_configured() {
     let rules: Vec<String> = (1..=13)
         .map(|at| {
-            rule("alert", &format!("content:\"key\"; content:\"{at}.\"; distance:0; sid:{at};"))
+            let place = format!("depth:{}; content:\"{at}.\"; distance:0", 100 + at);
+            rule("alert", &format!("content:\"key\"; {place}; sid:{at};"))
         })
         .collect();
     let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
@@ -569,6 +570,29 @@ fn a_full_table_is_counted_and_fails_as_configured() {
         assert_eq!((bench.counter("table_full"), bench.logged().len()), (1, logged));
         says(&mut bench, 5, b"12.");
         assert_eq!(bench.counter("12"), 1);
+    }
+}
+
+/// Rules that begin in the same way share a place, whether what follows is behind it or
+/// anywhere.
+#[test]
+fn rules_that_begin_alike_take_one_place() {
+    for place in ["", "distance:0;"] {
+        let options = |at: u32| {
+            format!("content:\"GET \"; content:\"/{at}.\"; {place} content:\"!\"; sid:{at};")
+        };
+        let rules: Vec<String> = (10..60).map(|at| rule("alert", &options(at))).collect();
+        let server = rule("alert", "flow:to_client; content:\"GET \"; content:\"/10.\"; sid:1;");
+        let mut rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+        rules.insert(0, &server);
+        let mut bench = ips(&rules, json!({}));
+        connect(&mut bench, FIRST);
+        says(&mut bench, 0, b"GET ");
+        says(&mut bench, 4, b"/10. and /59.");
+        assert_eq!((bench.counter("10"), bench.counter("table_full")), (0, 0));
+        says(&mut bench, 17, b"!");
+        let counters = ["10", "11", "59", "1"].map(|name| bench.counter(name));
+        assert_eq!((counters, bench.counter("table_full")), ([1, 0, 1, 0], 0));
     }
 }
 
