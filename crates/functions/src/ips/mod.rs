@@ -121,7 +121,7 @@ holdfast_nf::shared_state! {
     }
 }
 
-/// What is counted beside the rules, in this order.
+/// Counters beside those of the rules, in this order.
 #[derive(Clone, Copy)]
 enum Event {
     /// Segments behind a gap.
