@@ -17,6 +17,9 @@ pub(super) struct Engine {
     exact: Option<Automaton>,
     /// The contents that mean either case.
     nocase: Option<Automaton>,
+    /// By rule, chain and number of steps: the rule and chain that stand for this one in
+    /// the flows' tables, because they begin in the same way.
+    names: Vec<Vec<Vec<(u16, u8)>>>,
     /// States of flows belong to this.
     pub(super) digest: u64,
 }
@@ -87,6 +90,41 @@ impl Content {
     }
 }
 
+/// [`Engine::names`]. What has matched of a chain is the same as of another one if their
+/// rules look at the same packets, their contents up to there are equal, and what follows
+/// may be anywhere behind them.
+fn names(rules: &[Rule]) -> Vec<Vec<Vec<(u16, u8)>>> {
+    let mut known = BTreeMap::new();
+    let mut named = |at: u16, rule: &Rule, chain: u8, steps: &[Step]| {
+        let own = (at, chain);
+        let mut is_equal = true;
+        let mut so_far = format!("{:?} {:?}", rule.header, rule.flow);
+        let mut names = Vec::with_capacity(steps.len() + 1);
+        for step in steps.iter().map(Some).chain([None]) {
+            let is_free = match step {
+                Some(Step::Content(content)) => content.most.is_none(),
+                Some(Step::Expression(_)) => false,
+                None => true,
+            };
+            // A chain that is whole is another thing than one that goes on.
+            let key = || (so_far.clone(), step.is_none());
+            names.push(if is_equal && is_free { *known.entry(key()).or_insert(own) } else { own });
+            match step {
+                Some(Step::Content(content)) => so_far += &format!(" {content:?}"),
+                _ => is_equal = false,
+            }
+        }
+        names
+    };
+    let rules = (0u16..).zip(rules);
+    rules
+        .map(|(at, rule)| {
+            let chains = (0u8..).zip(&rule.chains);
+            chains.map(|(chain, steps)| named(at, rule, chain, steps)).collect()
+        })
+        .collect()
+}
+
 impl Engine {
     /// Builds the automata.
     ///
@@ -123,7 +161,8 @@ impl Engine {
         let digest = digests.iter().fold(digest, |digest, part| {
             (digest ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
         });
-        Ok(Engine { rules, exact, nocase, digest })
+        let names = names(&rules);
+        Ok(Engine { rules, exact, nocase, names, digest })
     }
 
     /// The states that these numbers mean.
@@ -132,6 +171,17 @@ impl Engine {
             automaton.as_ref().map_or(0, |automaton| automaton.resume(state))
         };
         [resume(&self.exact, states[0]), resume(&self.nocase, states[1])]
+    }
+
+    /// The place that stands for this one and all that are alike.
+    fn named(&self, place: Place) -> Place {
+        let chains = self.names.get(usize::from(place.rule));
+        let name = chains.and_then(|chains| {
+            let names = chains.get(usize::from(place.chain))?;
+            let is_whole = place.step == WHOLE;
+            if is_whole { names.last() } else { names.get(usize::from(place.step)) }
+        });
+        name.map_or(place, |&(rule, chain)| Place { rule, chain, ..place })
     }
 
     fn step(&self, place: Place) -> Option<&Step> {
@@ -143,7 +193,7 @@ impl Engine {
     pub(super) fn tidy(&self, side: &mut Side) {
         side.bring_closer();
         // A segment that comes again is inspected as of then.
-        self.expire(side, side.position as u32, side.remembered());
+        self.expire(side, side.position as u32, side.unacknowledged());
         for armed in side.armed.iter_mut().filter(|armed| armed.rule != 0) {
             let place = Place { rule: armed.rule - 1, chain: armed.chain, step: armed.step };
             let is_known = matches!(self.step(place), Some(Step::Expression(expression)) if expression.knows(armed.state));
@@ -220,6 +270,7 @@ impl Engine {
                 let from_start = i32::try_from(end).unwrap_or(i32::MAX);
                 content.fits(from_start, from_start) && self.is_meant(rule, scan)
             } else {
+                let place = self.named(place);
                 side.partials.iter().any(|partial| {
                     let from = |base: u32| distance(base, end as u32);
                     partial.is(place) && content.fits(from(partial.first), from(partial.last))
@@ -245,7 +296,7 @@ impl Engine {
         let next = Place { step: place.step.saturating_add(1), ..place };
         let has_room = match self.step(next) {
             Some(Step::Content(content)) => {
-                let slack = content.slack();
+                let (next, slack) = (self.named(next), content.slack());
                 side.keep(next, end as u32, slack) || {
                     // What could matter only to bytes that come again has to go.
                     side.has_forgotten = 1;
@@ -264,7 +315,7 @@ impl Engine {
     /// A chain has matched as a whole.
     fn complete(&self, side: &mut Side, place: Place, end: u64, scan: &mut Scan<'_>) {
         let Some(rule) = self.rules.get(usize::from(place.rule)) else { return };
-        let whole = |chain: u8| Place { chain, step: WHOLE, ..place };
+        let whole = |chain: u8| self.named(Place { chain, step: WHOLE, ..place });
         let is_whole = |side: &Side, chain: u8| {
             chain == place.chain || side.partials.iter().any(|partial| partial.is(whole(chain)))
         };

@@ -4,11 +4,11 @@
 //! Theory of operation. Rules are in the language of Suricata and Snort ([`rules`]). All
 //! their contents are two automata ([`automaton`]), which are configuration. A flow has
 //! their states, a bounded table of rules that have matched in part, and the states of
-//! regular expressions under way ([`state`]), per direction. A TCP segment is inspected
-//! behind the bytes before it ([`stream`]); of every other protocol each packet is
-//! inspected by itself. The function holds no packet: a segment behind a gap is dropped
-//! and comes again. Where the bounded state does not suffice, the packet is counted and
-//! treated as configured.
+//! regular expressions under way ([`state`]), per direction. A TCP segment whose checksum
+//! is right is inspected behind the bytes before it ([`stream`]); of every other protocol
+//! each packet is inspected by itself. The function holds no packet: a segment behind a
+//! gap is dropped and comes again. Where the bounded state does not suffice, the packet
+//! is counted and treated as configured.
 //!
 //! States belong to a set of rules: with each flow goes its digest. Under other rules the
 //! flow is inspected from the byte on at which it has arrived.
@@ -38,7 +38,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use state::{Inspected, Side, mode};
 use std::collections::BTreeMap;
-use stream::Met;
+use stream::Inspection;
 
 /// What becomes of a rule that other engines understand and this one does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
@@ -64,16 +64,19 @@ pub enum Uninspected {
     Pass,
 }
 
-/// What becomes of bytes that come again when the beginning of their segment is not
+/// What becomes of bytes that come again when a border of their segment is not
 /// remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Retransmissions {
-    /// They are inspected by themselves, and pass.
+    /// They are inspected by themselves. If a pattern could lie across their borders,
+    /// they are treated as [`Uninspected`] says.
     #[default]
     Inspect,
     /// They are dropped.
     Drop,
+    /// They are inspected by themselves, and pass.
+    Pass,
 }
 
 /// The configuration.
@@ -94,13 +97,16 @@ pub struct IpsConfig {
     #[serde(default)]
     pub unsupported: Unsupported,
     /// What becomes of a packet that cannot be inspected as the rules ask, because a
-    /// table of its flow is full, bytes came again as others, or it is a fragment: `drop`
-    /// (the default), `alert` or `pass`.
+    /// table of its flow is full, bytes came again as others or where a pattern could lie
+    /// across their borders, or it is a fragment: `drop` (the default), `alert` or
+    /// `pass`.
     #[serde(default)]
     pub uninspected: Uninspected,
-    /// What becomes of TCP bytes that come again when the beginning of their segment is
-    /// not among the last eight, or a regular expression is under way: `inspect` (the
-    /// default: by themselves, and they pass) or `drop`.
+    /// What becomes of TCP bytes that come again when their segment does not begin and
+    /// end where one of the last sixteen unacknowledged ones did, or a regular expression
+    /// is under way: `inspect` (the default: by themselves; if a pattern could lie across
+    /// their borders, as `uninspected` says), `drop`, or `pass` (inspected by themselves,
+    /// they pass in any case).
     #[serde(default)]
     pub retransmissions: Retransmissions,
 }
@@ -115,38 +121,44 @@ holdfast_nf::shared_state! {
     }
 }
 
-/// What is counted beside the rules, in this order.
+/// Counters beside those of the rules, in this order.
 #[derive(Clone, Copy)]
 enum Event {
     /// Segments behind a gap.
-    Early,
+    BehindGap,
     /// Streams that had begun before.
     Midstream,
     /// Segments with bytes that came again.
     Again,
-    /// Such that could not be inspected together with what lies around them.
-    Alone,
-    /// Such that had other bytes than before.
-    Other,
+    /// Segments that could not be inspected together with what lies around them.
+    NoBorder,
+    /// Those of them across whose borders a pattern could lie.
+    Uncertain,
+    /// Segments that had other bytes than before.
+    OtherBytes,
     /// Packets in which a rule could not be followed.
     Overfull,
     /// Fragments.
     Fragment,
+    /// SYNs with data.
+    SynData,
     /// Flows whose rules have changed.
     Renewed,
-    /// Matches that had no room.
+    /// Ends of matches of rules that had no room.
     Missed,
 }
 
 /// Names of the events' counters.
-const EVENTS: [&str; 9] = [
+const EVENTS: [&str; 11] = [
     "out_of_order",
     "midstream",
     "again",
     "again_alone",
+    "again_uncertain",
     "again_other_bytes",
     "table_full",
     "fragment",
+    "syn_with_data",
     "rules_changed",
     "matches_not_counted",
 ];
@@ -240,7 +252,7 @@ impl Ips {
         flow: &mut Inspected,
         way: usize,
         key: &'k FlowKey,
-    ) -> Option<(Met, Scan<'k>)> {
+    ) -> Option<(Inspection, Scan<'k>)> {
         let tcp = packet.tcp()?;
         let (flags, sequence) = (tcp.flags, tcp.sequence.get());
         let acknowledged = (flags & tcp_flags::ACK != 0).then_some(tcp.acknowledgement.get());
@@ -256,14 +268,56 @@ impl Ips {
         if let Some(number) = acknowledged {
             flow.sides[1 - way].acknowledge(number);
         }
-        // Nobody takes data from a reset.
+        // Data of a reset are taken by nobody.
         if flags & tcp_flags::RST != 0 || flow.mode != mode::INSPECTED {
             return None;
         }
         let mut scan = Scan::new(key, way == 0, flow.is_established());
         let start = sequence.wrapping_add(u32::from(is_syn));
-        let met = stream::segment(&self.engine, &mut flow.sides[way], start, bytes, &mut scan);
-        Some((met, scan))
+        let side = &mut flow.sides[way];
+        let inspection =
+            stream::segment(&self.engine, side, start, bytes, &mut scan, |inspection| {
+                self.refuses(inspection)
+            });
+        Some((inspection, scan))
+    }
+
+    /// Why a TCP segment does not go on, whatever the stream is.
+    fn refuses_segment(
+        &self,
+        packet: &Packet,
+        flow: &Inspected,
+        shared: &mut Found,
+    ) -> Option<DropReason> {
+        let tcp = packet.tcp()?;
+        let is_syn = tcp.flags & tcp_flags::SYN != 0;
+        if flow.mode != mode::INSPECTED && !is_syn {
+            return None;
+        }
+        // The receiver drops it: it must neither move the stream nor be remembered.
+        if packet.is_intact() == Some(false) {
+            return Some(DropReason::BadChecksum);
+        }
+        let header = usize::from(tcp.data_offset >> 4) * 4;
+        if is_syn && packet.l4().len() > header {
+            // The server may take the data or not, and nobody here knows. `established`
+            // would not look at them.
+            self.count(Event::SynData, shared);
+            return Some(DropReason::FunctionDenied);
+        }
+        None
+    }
+
+    /// True if a segment does not go on because of bytes that came again.
+    fn refuses(&self, inspection: &Inspection) -> bool {
+        let is_strict = self.uninspected == Uninspected::Drop;
+        inspection.has_other_bytes && is_strict
+            || inspection.has_no_border
+                && match self.retransmissions {
+                    Retransmissions::Inspect => inspection.is_uncertain && is_strict,
+                    Retransmissions::Drop => true,
+                    Retransmissions::Pass => false,
+                }
     }
 
     /// Inspects a packet by itself.
@@ -282,23 +336,23 @@ impl Ips {
     /// Counts and notes what a packet has led to, and decides about it.
     fn judge(
         &self,
-        (met, scan): (Met, Scan<'_>),
+        (inspection, scan): (Inspection, Scan<'_>),
         is_fragment: bool,
         flow: &mut Inspected,
         shared: &mut Found,
         mut note: impl FnMut(usize, &mut Log),
     ) -> Verdict {
         for (event, is_it) in [
-            (Event::Early, met.is_early),
-            (Event::Midstream, met.is_midstream),
-            (Event::Again, met.is_again),
-            (Event::Alone, met.is_alone),
+            (Event::BehindGap, inspection.is_behind_gap),
+            (Event::Midstream, inspection.is_midstream),
+            (Event::Again, inspection.is_again),
+            (Event::NoBorder, inspection.has_no_border),
         ] {
             if is_it {
                 self.count(event, shared);
             }
         }
-        if met.is_early {
+        if inspection.is_behind_gap {
             return Verdict::Drop(DropReason::StateInvalid);
         }
         if let Some((Action::Pass, rule)) = scan.strongest {
@@ -322,7 +376,8 @@ impl Ips {
         }
         for (event, is_it) in [
             (Event::Overfull, scan.is_overfull),
-            (Event::Other, met.is_other),
+            (Event::OtherBytes, inspection.has_other_bytes),
+            (Event::Uncertain, inspection.is_uncertain),
             (Event::Fragment, is_fragment),
         ] {
             if !is_it {
@@ -330,7 +385,10 @@ impl Ips {
             }
             self.count(event, shared);
             let counter = self.engine.rules.len() + event as usize;
+            let is_left = matches!(event, Event::Uncertain)
+                && self.retransmissions != Retransmissions::Inspect;
             match self.uninspected {
+                _ if is_left => {}
                 Uninspected::Pass => {}
                 Uninspected::Alert => note(counter, &mut shared.log),
                 Uninspected::Drop => {
@@ -342,7 +400,7 @@ impl Ips {
                 }
             }
         }
-        if met.is_alone && self.retransmissions == Retransmissions::Drop {
+        if self.refuses(&inspection) {
             return Verdict::Drop(DropReason::FunctionDenied);
         }
         Verdict::Forward
@@ -420,6 +478,9 @@ impl NetworkFunction for Ips {
         if packet.is_icmp_error() {
             return Verdict::Forward;
         }
+        if let Some(reason) = self.refuses_segment(packet, flow, shared) {
+            return Verdict::Drop(reason);
+        }
         let is_reverse = cx.direction() == Direction::Reverse;
         let way = usize::from(is_reverse);
         flow.seen |= 1 << way;
@@ -430,11 +491,11 @@ impl NetworkFunction for Ips {
         let inspected = match packet.layers.protocol {
             proto::TCP if is_fragment => {
                 let scan = Scan::new(&key, !is_reverse, flow.is_established());
-                (flow.mode == mode::INSPECTED).then(|| (Met::default(), scan))
+                (flow.mode == mode::INSPECTED).then(|| (Inspection::default(), scan))
             }
             proto::TCP => self.segment(packet, flow, way, &key),
             _ if flow.mode == mode::PASSED => None,
-            _ => Some((Met::default(), self.datagram(packet, flow, way, &key))),
+            _ => Some((Inspection::default(), self.datagram(packet, flow, way, &key))),
         };
         let Some(inspected) = inspected else { return Verdict::Forward };
         let ingress = packet.meta.ingress;

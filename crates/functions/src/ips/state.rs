@@ -1,4 +1,4 @@
-//! What a flow remembers: per direction the place in the stream, the automata's states,
+//! The state of a flow: per direction the place in the stream, the automata's states,
 //! rules that have matched in part, and the states where its last segments began.
 //!
 //! Every field may have any bytes. Numbers of states, rules and steps are checked where
@@ -7,7 +7,7 @@
 use holdfast_wire::fault::{Fault, is_planted};
 
 /// Segments' beginnings that a direction remembers.
-const BORDERS: usize = 8;
+const BORDERS: usize = 16;
 /// Places of rules that have matched in part, per direction.
 const PARTIALS: usize = 12;
 /// Regular expressions under way, per direction.
@@ -16,6 +16,8 @@ const ARMED: usize = 4;
 pub(super) const WHOLE: u8 = u8::MAX;
 /// Distances of positions beyond this are all alike.
 const FAR: u32 = 1 << 29;
+/// A receiver's largest window (RFC 7323): no more can be on its way.
+const MOST_WINDOW: u32 = 1 << 30;
 
 /// [`Inspected::mode`].
 pub(super) mod mode {
@@ -83,18 +85,21 @@ holdfast_nf::flow_state! {
         pub acknowledged: u32,
         /// The sequence number of the stream's first byte.
         pub begun: u32,
-        /// 1 once that is known.
-        pub is_started: u8,
-        /// Borders since the stream began, `BORDERS` at most.
-        pub kept: u8,
-        /// The border that is overwritten next.
-        pub next: u8,
+        /// The number behind the latest border that was forgotten in other states than
+        /// the automata's start; no later than `acknowledged` if there is none.
+        pub lost: u32,
+        /// 1 once `begun` is known.
+        pub is_started: u16,
+        /// 1 if the stream had begun before.
+        pub is_midstream: u16,
+        /// Borders that are remembered, `BORDERS` at most.
+        pub kept: u16,
         /// 1 once a rule that had matched in part was forgotten for want of room.
-        pub has_forgotten: u8,
+        pub has_forgotten: u16,
         /// The automata's states, 0 at the start.
         pub states: [u32; 2],
-        /// The latest segments' beginnings.
-        pub borders: [Border; 8],
+        /// Segments' beginnings, in order.
+        pub borders: [Border; 16],
         /// Rules that have matched in part.
         pub partials: [Partial; 12],
         /// Regular expressions under way.
@@ -148,6 +153,7 @@ impl Side {
             expected: sequence,
             acknowledged: sequence,
             begun: sequence,
+            lost: sequence,
             is_started: 1,
             ..Side::default()
         };
@@ -159,20 +165,94 @@ impl Side {
             && distance(self.acknowledged, number) > 0
             && distance(self.expected, number) <= 0
         {
-            self.acknowledged = number;
+            self.be_acknowledged(number);
         }
+    }
+
+    /// Forgets what only unacknowledged bytes need.
+    fn be_acknowledged(&mut self, number: u32) {
+        self.acknowledged = number;
+        if distance(self.lost, number) > 0 {
+            self.lost = number;
+        }
+        if number == self.expected {
+            self.has_forgotten = 0;
+        }
+        let kept = self.borders().len();
+        // A border is needed until the bytes up to the next one are acknowledged.
+        let ends = self.borders().iter().skip(1).map(|border| border.sequence);
+        let ends = ends.chain([self.expected]).take(kept);
+        let free = ends.take_while(|end| distance(*end, number) >= 0).count();
+        self.borders.copy_within(free..kept, 0);
+        self.kept = (kept - free) as u16;
+    }
+
+    /// So many new bytes have passed.
+    pub(super) fn go_on(&mut self, bytes: usize) {
+        self.position = self.position.wrapping_add(bytes as u64);
+        self.expected = self.expected.wrapping_add(bytes as u32);
+        let unacknowledged = self.expected.wrapping_sub(self.acknowledged);
+        if (MOST_WINDOW..=i32::MAX as u32).contains(&unacknowledged) {
+            // The other end's segments take another way.
+            self.be_acknowledged(self.expected.wrapping_sub(MOST_WINDOW));
+        }
+    }
+
+    /// True if a segment that begins so many bytes behind lies before a stream whose
+    /// beginning was seen.
+    pub(super) fn is_before_beginning(&self, behind: u32) -> bool {
+        self.is_midstream == 0 && u64::from(behind) > self.position
+    }
+
+    /// True if the other end has all bytes before `end`, of a segment that begins so many
+    /// bytes behind.
+    pub(super) fn is_acknowledged(&self, end: u32, behind: u32) -> bool {
+        // In the middle of a stream nothing is known before the first acknowledgement.
+        let is_unknown = self.is_midstream != 0 && self.acknowledged == self.begun;
+        distance(self.acknowledged, end) <= 0 && !is_unknown && !self.is_before_beginning(behind)
+    }
+
+    /// The latest border up to which all is acknowledged, if it lies behind `start` and
+    /// `start` is no border.
+    pub(super) fn border_to_begin_at(&self, start: u32) -> Option<u32> {
+        let is_between = |border: &&Border| {
+            distance(start, border.sequence) > 0
+                && distance(border.sequence, self.acknowledged) >= 0
+        };
+        let is_none = self.states_at(start).is_none();
+        let border = self.borders().iter().rev().find(is_between);
+        border.filter(|_| is_none).map(|border| border.sequence)
+    }
+
+    /// True if the state at `start`, or wherever the receiver goes on behind it, may be
+    /// one that was forgotten and not the start.
+    pub(super) fn has_lost(&self, start: u32) -> bool {
+        let is_behind = distance(start, self.acknowledged) > 0;
+        let from = if is_behind { self.acknowledged } else { start };
+        distance(from, self.lost) > 0
     }
 
     fn borders(&self) -> &[Border] {
         &self.borders[..usize::from(self.kept).min(BORDERS)]
     }
 
-    /// Remembers that a segment begins here.
-    pub(super) fn remember(&mut self) {
-        let at = usize::from(self.next) % BORDERS;
-        self.borders[at] = Border { sequence: self.expected, states: self.states };
-        self.next = ((at + 1) % BORDERS) as u8;
-        self.kept = (usize::from(self.kept) + 1).min(BORDERS) as u8;
+    /// Remembers that a segment begins here. `is_start` tells whether states are the
+    /// automata's start.
+    pub(super) fn remember(&mut self, is_start: impl Fn([u32; 2]) -> bool) {
+        let mut kept = self.borders().len();
+        if kept == BORDERS {
+            // A receiver that misses something asks for the first segment, which lies
+            // between the first two borders.
+            let at = (1..BORDERS).find(|at| is_start(self.borders[*at].states));
+            let at = at.unwrap_or_else(|| {
+                self.lost = self.borders[2].sequence.wrapping_add(1);
+                2
+            });
+            self.borders.copy_within(at + 1.., at);
+            kept -= 1;
+        }
+        self.borders[kept] = Border { sequence: self.expected, states: self.states };
+        self.kept = kept as u16 + 1;
     }
 
     /// The states before the byte with this number, if a segment began there.
@@ -183,10 +263,9 @@ impl Side {
         self.borders().iter().find(|border| border.sequence == sequence).map(|border| border.states)
     }
 
-    /// Bytes behind the first remembered border.
-    pub(super) fn remembered(&self) -> u32 {
-        let bytes = self.borders().iter().map(|border| self.expected.wrapping_sub(border.sequence));
-        bytes.filter(|bytes| *bytes < FAR).max().unwrap_or(0)
+    /// Bytes that may come again.
+    pub(super) fn unacknowledged(&self) -> u32 {
+        self.expected.wrapping_sub(self.acknowledged).min(FAR)
     }
 
     /// True if a regular expression is under way.
@@ -272,8 +351,14 @@ impl Inspected {
         self.digest = digest;
         self.rule = 0;
         for side in &mut self.sides {
-            let Side { position, expected, acknowledged, begun, is_started, .. } = *side;
-            *side = Side { position, expected, acknowledged, begun, is_started, ..Side::default() };
+            *side = Side {
+                states: [0; 2],
+                kept: 0,
+                has_forgotten: 0,
+                partials: Default::default(),
+                armed: Default::default(),
+                ..*side
+            };
         }
         if self.mode == mode::PASSED {
             self.mode = mode::INSPECTED;
@@ -323,5 +408,5 @@ impl Inspected {
     }
 }
 
-const _: () = assert!(BORDERS == 8 && PARTIALS == 12 && ARMED == 4);
-const _: () = assert!(size_of::<Inspected>() == 624, "what protections copy");
+const _: () = assert!(BORDERS == 16 && PARTIALS == 12 && ARMED == 4);
+const _: () = assert!(size_of::<Inspected>() == 832, "what protections copy");

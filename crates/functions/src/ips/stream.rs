@@ -1,78 +1,100 @@
 //! Segments of a TCP connection as a stream of bytes, without holding any.
 //!
 //! Theory of operation. Bytes are inspected in order. A segment behind a gap is dropped:
-//! its sender sends it again, behind what is missing. Bytes that come again are inspected
-//! again, from the states where their segment first began: the receiver may not have had
-//! the first ones. Where they end, the states must be those of the first time, and
-//! nothing may have matched in part that had not before. Otherwise the two readings
-//! differ, and what follows, which was inspected behind the first one, could complete
-//! something behind the second. If their beginning or end is not remembered, they are
-//! inspected as far as that goes, and a pattern that lies across it may be missed. Bytes
-//! that the receiver has acknowledged are nothing to it.
+//! its sender sends it again, behind what is missing. Bytes that the receiver has
+//! acknowledged are nothing to it. All others that come again are inspected again, from
+//! the states where their segment first began: the receiver may not have had the first
+//! ones. Where they end, the states must be those of the first time, and nothing may have
+//! matched in part that had not before. Otherwise the two readings differ, and what
+//! follows, which was inspected behind the first one, could complete something behind the
+//! second.
+//!
+//! The beginnings of segments that are remembered are few. One that is forgotten was in
+//! the automata's start states, as long as others are there to choose from. So where a
+//! border is not remembered, the start states are taken for its states. Pieces that begin
+//! and end in them can be put together in any order. A piece that does not end in them,
+//! or leaves something matched in part, could be the first half of a pattern: it is not
+//! certain. Nor is one that begins before the latest border that was forgotten in other
+//! states. A piece that begins inside of a segment is taken for one that begins in the
+//! start states, which is the hole that is left.
 
 use super::inspect::{Engine, Scan};
-use super::state::{Side, distance};
+use super::state::{Armed, Side, distance};
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// What a segment was like.
+/// The outcome of a segment's inspection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Met {
+pub(super) struct Inspection {
     /// It lies behind a gap: nothing of it was inspected.
-    pub(super) is_early: bool,
+    pub(super) is_behind_gap: bool,
     /// The stream had begun before.
     pub(super) is_midstream: bool,
     /// Bytes came again.
     pub(super) is_again: bool,
-    /// They could not be inspected together with what lies around them.
-    pub(super) is_alone: bool,
+    /// They were not inspected together with all that lies around them.
+    pub(super) has_no_border: bool,
+    /// A pattern across their borders could be missed.
+    pub(super) is_uncertain: bool,
     /// They were others than the first time.
-    pub(super) is_other: bool,
+    pub(super) has_other_bytes: bool,
 }
 
-/// Inspects a segment whose first byte has the number `start`.
+/// Inspects a segment whose first byte has the number `start`. If it is refused because
+/// of bytes that came again, it changes nothing, and its new bytes are not inspected.
 pub(super) fn segment(
     engine: &Engine,
     side: &mut Side,
     start: u32,
     bytes: &[u8],
     scan: &mut Scan<'_>,
-) -> Met {
-    let mut met = Met::default();
+    is_refused: impl Fn(&Inspection) -> bool,
+) -> Inspection {
+    let mut inspection = Inspection::default();
     if bytes.is_empty() {
-        return met;
+        return inspection;
     }
     if side.is_started == 0 {
         let position = side.position;
         side.begin(start);
-        side.position = position;
-        met.is_midstream = true;
+        (side.position, side.is_midstream) = (position, 1);
+        inspection.is_midstream = true;
     }
     let ahead = distance(side.expected, start);
     if ahead > 0 {
-        met.is_early = !is_planted(Fault::PassesBehindGaps);
-        return met;
+        inspection.is_behind_gap = !is_planted(Fault::PassesBehindGaps);
+        return inspection;
     }
     let behind = ahead.unsigned_abs();
+    if bytes.len() == 1
+        && side.is_midstream == 0
+        && u64::from(behind) == side.position.saturating_add(1)
+    {
+        // A probe whether the other end lives has the number of the SYN.
+        return inspection;
+    }
     let (old, new) = bytes.split_at(bytes.len().min(behind as usize));
-    let end = start.wrapping_add(old.len() as u32);
-    let is_known = distance(side.acknowledged, end) <= 0;
+    let is_known = side.is_acknowledged(start.wrapping_add(old.len() as u32), behind);
     if new.is_empty() && (is_known || is_planted(Fault::TrustsRetransmissions)) {
-        return met;
+        return inspection;
     }
     engine.tidy(side);
     if !old.is_empty() && !is_known {
-        again(engine, side, start, old, scan, &mut met);
+        let before = *side;
+        again(engine, side, start, old, scan, &mut inspection);
+        if is_refused(&inspection) {
+            *side = before;
+            return inspection;
+        }
     }
     if !new.is_empty() {
         if is_planted(Fault::InspectsSegmentsAlone) {
             side.states = [0; 2];
         }
-        side.remember();
+        side.remember(|states| engine.resume(states) == engine.resume([0; 2]));
         side.states = engine.run(side, side.position, side.states, new, scan);
-        side.position = side.position.wrapping_add(new.len() as u64);
-        side.expected = side.expected.wrapping_add(new.len() as u32);
+        side.go_on(new.len());
     }
-    met
+    inspection
 }
 
 /// Inspects bytes that came before.
@@ -82,29 +104,56 @@ fn again(
     start: u32,
     old: &[u8],
     scan: &mut Scan<'_>,
-    met: &mut Met,
+    inspection: &mut Inspection,
 ) {
-    met.is_again = true;
-    let behind = side.expected.wrapping_sub(start);
-    let position = side.position.saturating_sub(behind.into());
-    let before = side.states_at(start);
+    inspection.is_again = true;
     let end = start.wrapping_add(old.len() as u32);
-    let behind = side.states_at(end);
+    let is_before = side.is_before_beginning(side.expected.wrapping_sub(start));
+    // What is acknowledged need not be read, if there is another place to begin at.
+    let start = side.border_to_begin_at(start).unwrap_or(start);
+    let old = &old[old.len().saturating_sub(end.wrapping_sub(start) as usize)..];
+    let position = side.position.saturating_sub(side.expected.wrapping_sub(start).into());
+    let (before, behind) = (side.states_at(start), side.states_at(end));
+    let is_at_end = end == side.expected;
     let partials = side.partials;
     // Expressions under way are beyond these bytes, and where they were is not known.
-    let armed = core::mem::take(&mut side.armed);
+    let under_way = core::mem::take(&mut side.armed);
     let states = engine.run(side, position, before.unwrap_or_default(), old, scan);
-    let has_expressions = side.is_armed() || armed.iter().any(|armed| armed.rule != 0);
-    side.armed = armed;
-    match (before, behind) {
-        (Some(_), Some(behind)) => {
-            let is_changed = end != side.expected && side.partials != partials;
-            // What is there now may have been there then, and have been forgotten.
-            let is_new = is_changed && side.has_forgotten == 0;
-            met.is_other =
-                (engine.resume(behind) != states || is_new) && !is_planted(Fault::TrustsOtherBytes);
-            met.is_alone = has_expressions || is_changed && !is_new;
-        }
-        _ => met.is_alone = true,
+    let armed = core::mem::replace(&mut side.armed, under_way);
+    let has_armed = is_armed_anew(side, &armed, is_at_end, scan);
+    let has_expressions = has_armed || side.is_armed();
+    let is_changed = !is_at_end && side.partials != partials;
+    // What is there now may have been there then, and have been forgotten.
+    let is_new = is_changed && side.has_forgotten == 0;
+    let is_other = engine.resume(behind.unwrap_or_default()) != states || is_new;
+    inspection.is_uncertain = has_armed || is_before;
+    if before.is_some() && behind.is_some() {
+        inspection.has_other_bytes = is_other && !is_planted(Fault::TrustsOtherBytes);
+        inspection.has_no_border = has_expressions || is_changed && !is_new;
+    } else {
+        inspection.has_no_border = true;
+        inspection.is_uncertain |= is_other || before.is_none() && side.has_lost(start);
     }
+    inspection.has_no_border |= inspection.is_uncertain;
+}
+
+/// True if bytes that came again have begun expressions beside those under way, that
+/// should see what follows. At the stream's end they do.
+fn is_armed_anew(side: &mut Side, armed: &[Armed], is_at_end: bool, scan: &mut Scan<'_>) -> bool {
+    let mut is_anew = false;
+    for armed in armed.iter().filter(|armed| armed.rule != 0) {
+        let is_same = |other: &Armed| {
+            (armed.rule, armed.chain, armed.step) == (other.rule, other.chain, other.step)
+                && (!is_at_end || armed.state == other.state)
+        };
+        if side.armed.iter().any(is_same) {
+            continue;
+        }
+        match side.armed.iter_mut().find(|free| is_at_end && free.rule == 0) {
+            Some(free) => *free = *armed,
+            None if is_at_end => scan.is_overfull = true,
+            None => is_anew = true,
+        }
+    }
+    is_anew
 }
