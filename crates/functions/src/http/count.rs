@@ -8,7 +8,8 @@ use holdfast_nf::Counters;
 pub(super) enum Count {
     /// Requests whose header section was complete and well formed.
     Requests = 0,
-    /// Responses with a status of 1xx. The four counters after it are those of 2xx to 5xx.
+    /// Responses with a status of 1xx. The four counters after it are those of 2xx to
+    /// 5xx.
     Responses = 1,
     /// Messages that are no HTTP.
     Malformed = 6,

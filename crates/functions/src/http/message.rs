@@ -144,8 +144,8 @@ pub(super) enum Stop {
     Malformed,
 }
 
-/// Bytes after which a connection is a long one: see [`Reader::is_long`]. With a body that
-/// has no order, `next` moves on by less than three times as much at once.
+/// Bytes after which a connection is a long one: see [`Reader::is_long`]. With a body
+/// that has no order, `next` moves on by less than three times as much at once.
 const LONG: u32 = 1 << 30;
 
 impl Reader {
@@ -197,10 +197,10 @@ impl Reader {
     }
 
     /// Bytes from the next one on that may come in any order. Requests come in order
-    /// throughout: of two segments that overlap ahead of a gap, servers may take the later
-    /// one, and a client might send two that differ. Sequence numbers say nothing about
-    /// bytes that are farther away than half of them: a body that is longer comes in order
-    /// until it is not.
+    /// throughout: of two segments that overlap ahead of a gap, servers may take the
+    /// later one, and a client might send two that differ. Sequence numbers say nothing
+    /// about bytes that are farther away than half of them: a body that is longer comes
+    /// in order until it is not.
     pub(super) fn unordered(&self) -> u32 {
         let opaque = if self.is_response == 0 { 0 } else { self.opaque() };
         u32::try_from(opaque).ok().filter(|bytes| *bytes <= i32::MAX as u32).unwrap_or(0)

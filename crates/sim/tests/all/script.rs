@@ -24,7 +24,7 @@ fn a_line_that_cannot_be_read_says_what_was_expected() {
     assert_eq!(error("at 1.5ns kill owner"), "line 1: expected a time such as 20ms, found `1.5ns`");
     assert_eq!(
         error("\n# nothing\nstop owner"),
-        "line 3: expected `seed`, `protection`, `planted`, `few`, `served`, `servers`, `published`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`, found `stop`"
+        "line 3: expected `seed`, `protection`, `planted`, `few`, `served`, `servers`, `published`, `inspected`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`, found `stop`"
     );
     assert_eq!(error("at 20ms stop owner"), "line 1: expected `for`, and the line ends");
     assert_eq!(

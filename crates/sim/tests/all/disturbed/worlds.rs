@@ -19,6 +19,7 @@ pub(crate) fn scenario(seed: u64, preset: Preset) -> Scenario {
         by_key: false,
         servers: 1,
         published: false,
+        inspected: false,
     }
 }
 
