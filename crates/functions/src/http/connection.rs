@@ -11,9 +11,9 @@ pub(super) const DEFAULT: u8 = NO_RULE_ASKED - 1;
 
 /// [`HttpFlow::is_meant`] of a connection to one of the ports.
 pub(super) const MEANT: u8 = 1;
-/// [`HttpFlow::is_meant`] of a connection from one of the ports that had begun before: its
-/// server has spoken first, so the flow's directions are the wrong way round. It is not
-/// read, nor is a later connection of the same ends while the flow lives.
+/// [`HttpFlow::is_meant`] of a connection from one of the ports that had begun before:
+/// its server has spoken first, so the flow's directions are the wrong way round. It is
+/// not read, nor is a later connection of the same ends while the flow lives.
 pub(super) const TURNED: u8 = 2;
 
 holdfast_nf::flow_state! {

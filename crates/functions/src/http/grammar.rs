@@ -2,10 +2,11 @@
 //!
 //! RFC 9112's without most of its leniencies: lines end with CR LF, the start line has
 //! single spaces (sections 3 and 4 allow more), no line is folded (5.2), no space stands
-//! before a colon (5.1). Two parsers may take what is lenient for different messages; what
-//! this one accepts, others read in the same way. Two things are taken that the grammar
-//! does not have, because servers send them and no parser takes them for something else:
-//! spaces behind a chunk's size, and a status line that ends behind the status.
+//! before a colon (5.1). Two parsers may take what is lenient for different messages;
+//! what this one accepts, others read in the same way. Two things are taken that the
+//! grammar does not have, because servers send them and no parser takes them for
+//! something else: spaces behind a chunk's size, and a status line that ends behind the
+//! status.
 
 use super::head::{Head, part};
 use super::message::{Reader, mark, step};
@@ -18,7 +19,8 @@ const CODING: u8 = 2;
 const HOST: u8 = 4;
 const UPGRADE: u8 = 8;
 
-/// [`Reader::at`] in a field's value: the word there has ended, or is not the expected one.
+/// [`Reader::at`] in a field's value: the word there has ended, or is not the expected
+/// one.
 const OTHER: u8 = u8::MAX;
 const CHUNKED: &[u8] = b"chunked";
 /// [`Reader::at`] in a Transfer-Encoding, after `chunked` and a space.

@@ -114,8 +114,8 @@ pub(super) mod part {
 }
 
 /// Writes a path as most servers compare it into `into`, and returns its length: bytes in
-/// the place of their percent-encoding, one slash in the place of several, no dot segments
-/// (RFC 3986, section 6.2.2). Encoded borders do not get here: see the
+/// the place of their percent-encoding, one slash in the place of several, no dot
+/// segments (RFC 3986, section 6.2.2). Encoded borders do not get here: see the
 /// [grammar](super::grammar).
 pub(super) fn normalize(path: &[u8], into: &mut [u8; PATH]) -> usize {
     let decoded = decode(path, into);

@@ -16,9 +16,9 @@
 //! the same reason a segment that would be read, or a SYN-ACK, is dropped if its checksum
 //! is wrong, as are fragments, urgent segments, SYNs with data, and data that acknowledge
 //! nothing, or what the other end has not sent. (Checksums of what is not looked at, like
-//! repeated bytes, do not matter.) A server without state may answer several SYNs, of which the
-//! client chooses one. The last answer counts here: a segment with numbers of another one
-//! is dropped.
+//! repeated bytes, do not matter.) A server without state may answer several SYNs, of
+//! which the client chooses one. The last answer counts here: a segment with numbers of
+//! another one is dropped.
 //!
 //! Verdicts. A request is judged when its header section is complete. The segment in
 //! which it ends is dropped if the request is refused, and so are all later bytes of the

@@ -180,7 +180,8 @@ fn unreadable_segments_are_dropped() {
     assert_eq!((talk.count("unreadable"), talk.count("requests")), (4, 0));
     talk.is_refused(Client, EVIL);
     assert_eq!(talk.sends(Server, "ACK URG", SERVER, b""), Err(FunctionDenied));
-    // A damaged SYN-ACK begins nothing, and before the handshake there is nothing to read.
+    // A damaged SYN-ACK begins nothing, and before the handshake there is nothing to
+    // read.
     let mut talk = Conversation::silent(&config());
     talk.sends(Client, "SYN", CLIENT - 1, b"").expect("passes");
     let mut damaged = talk.frame(Server, "SYN ACK", SERVER - 1, b"");

@@ -359,8 +359,8 @@ fn expressions_in_bytes_that_come_again() {
     assert_eq!((bench.counter("again_alone"), bench.counter("again_uncertain")), (1, 1));
 }
 
-/// Bytes before a stream's beginning are none of it, but for the one that asks whether the
-/// other end lives.
+/// Bytes before a stream's beginning are none of it, but for the one that asks whether
+/// the other end lives.
 #[test]
 pub(crate) fn bytes_before_the_beginning_are_dropped() {
     let mut bench = ips(&[NO_SHELL], json!({}));
