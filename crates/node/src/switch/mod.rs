@@ -64,7 +64,7 @@ pub struct SwitchConfig {
     pub seed: u64,
     /// Interval between two ticks to each runtime, ns.
     pub tick_interval: u64,
-    /// How long a packet may wait for its flow's recovery, ns.
+    /// How long a packet may wait for its flow's recovery, or for the switch's own, ns.
     pub patience: u64,
     /// The fabric endpoint's configuration.
     pub fabric: FabricConfig,
@@ -106,6 +106,13 @@ struct Arrival {
     is_counted: bool,
 }
 
+/// A released packet that waits until all runtimes have told their flows.
+struct Untold {
+    since: u64,
+    from: Peer,
+    packet: Packet,
+}
+
 /// See the module.
 pub struct Switch {
     config: SwitchConfig,
@@ -139,9 +146,10 @@ pub struct Switch {
     /// Hashes of one message's keys, while the message is handled.
     expected: Vec<u64>,
     held: VecDeque<Arrival>,
-    /// Released packets, with their senders, that wait until all runtimes have told their
-    /// flows.
-    untold: Vec<(Peer, Packet)>,
+    /// Released packets that wait until all runtimes have told their flows.
+    untold: VecDeque<Untold>,
+    /// The time of the latest turn, ns.
+    turned_at: u64,
     trace: Option<(Selector, u32)>,
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
@@ -179,7 +187,8 @@ impl Switch {
             hashes: Vec::with_capacity(256),
             expected: Vec::with_capacity(64),
             held: VecDeque::with_capacity(256),
-            untold: Vec::new(),
+            untold: VecDeque::new(),
+            turned_at: 0,
             trace: None,
             traces: Vec::new(),
             drops: DropCounters::default(),
@@ -569,7 +578,7 @@ impl Switch {
         if self.untold.len() == HELD_LIMIT {
             self.drop(packet, DropReason::HeldOverflow, pool);
         } else {
-            self.untold.push((from, packet));
+            self.untold.push_back(Untold { since: self.turned_at, from, packet });
         }
     }
 
@@ -577,11 +586,11 @@ impl Switch {
     /// runtimes' messages have been handled: once a flow has been told, its later packets
     /// leave at once.
     pub fn take_told(&mut self) -> Vec<(Peer, Packet)> {
-        let (waiting, told) = core::mem::take(&mut self.untold)
+        let (waiting, told): (_, VecDeque<Untold>) = core::mem::take(&mut self.untold)
             .into_iter()
-            .partition(|(_, packet)| self.must_wait(packet));
+            .partition(|untold| self.must_wait(&untold.packet));
         self.untold = waiting;
-        told
+        told.into_iter().map(|untold| (untold.from, untold.packet)).collect()
     }
 
     /// Handles a released packet on its way out, and learns the flow's reply key from it
@@ -677,14 +686,16 @@ impl Switch {
         out: &mut Vec<(Peer, Packet)>,
         pool: &mut dyn PacketPool,
     ) {
-        while self
-            .held
-            .front()
-            .is_some_and(|held| now.saturating_sub(held.since) > self.config.patience)
-        {
-            if let Some(held) = self.held.pop_front() {
-                self.drop(held.packet, DropReason::RecoveryTimeout, pool);
-            }
+        self.turned_at = now;
+        let patience = self.config.patience;
+        let is_late = |since: u64| now.saturating_sub(since) > patience;
+        while let Some(held) = self.held.pop_front_if(|held| is_late(held.since)) {
+            self.drop(held.packet, DropReason::RecoveryTimeout, pool);
+        }
+        // Without a time-out they could take all buffers, and no message of the runtimes
+        // that are to tell would come in any more.
+        while let Some(untold) = self.untold.pop_front_if(|untold| is_late(untold.since)) {
+            self.drop(untold.packet, DropReason::RecoveryTimeout, pool);
         }
         if now < self.next_tick {
             return;
@@ -742,8 +753,16 @@ impl Switch {
         if self.coming.has_work() {
             return 0;
         }
-        let held = self.held.front().map_or(u64::MAX, |held| held.since + self.config.patience + 1);
-        self.next_tick.min(held)
+        let waiting = [
+            self.held.front().map(|held| held.since),
+            self.untold.front().map(|untold| untold.since),
+        ];
+        let late = waiting
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(u64::MAX, |since| since + self.config.patience + 1);
+        self.next_tick.min(late)
     }
 
     /// Gives back every packet that waits, for the end of the process.
@@ -754,8 +773,8 @@ impl Switch {
         for arrival in core::mem::take(&mut self.work) {
             self.drop(arrival.packet, DropReason::ShuttingDown, pool);
         }
-        for (_, packet) in core::mem::take(&mut self.untold) {
-            self.drop(packet, DropReason::ShuttingDown, pool);
+        for untold in core::mem::take(&mut self.untold) {
+            self.drop(untold.packet, DropReason::ShuttingDown, pool);
         }
     }
 

@@ -466,3 +466,30 @@ fn what_waits_leaves_when_all_have_told() {
     bench.switch.abandon(&mut bench.pool);
     assert_eq!(bench.switch.drops().get(DropReason::ShuttingDown), 1);
 }
+
+/// A runtime does not tell its flows in time. Released packets that wait for it give
+/// their buffers back after the time-out, those that came later wait on.
+#[test]
+fn what_waits_for_too_long_gives_its_buffer_back() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    let wait = |bench: &mut Bench, to| {
+        let (_, mut packet) = bench.packet(&datagram(to, false));
+        (packet.meta.commit, packet.meta.flags) = (40, Flags::LEARN);
+        assert!(bench.switch.must_wait(&packet));
+        bench.switch.wait_until_told(X, packet, &mut bench.pool);
+    };
+    let free = bench.pool.free();
+    bench.wait(SECOND);
+    (1..40).for_each(|to| wait(&mut bench, to));
+    bench.wait(SECOND);
+    wait(&mut bench, 40);
+    bench.wait(PATIENCE - SECOND);
+    assert_eq!(bench.pool.free(), free - 40);
+    assert!(bench.switch.poll_timeout() <= bench.now + SECOND / 10);
+    bench.wait(SECOND / 10);
+    let late = bench.switch.drops().get(DropReason::RecoveryTimeout);
+    assert_eq!((late, bench.pool.free()), (39, free - 1));
+    bench.wait(SECOND);
+    assert_eq!(bench.pool.free(), free);
+}
