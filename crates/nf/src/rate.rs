@@ -22,7 +22,7 @@ pub enum Metered {
     /// Bytes of IP packets, without the link's headers, as meters count (RFC 2697,
     /// section 2).
     Bytes,
-    /// Packets.
+    /// Packets, of any length.
     Packets,
 }
 
@@ -47,7 +47,7 @@ impl Rate {
         Rate::new(Metered::Packets, 1, per_second, burst)
     }
 
-    /// A rate of one packet per `interval`, ns; at most 2^44 (five hours).
+    /// A rate of one packet per `interval`, ns; at most 2^44 (about five hours).
     pub fn every(interval: u64) -> Rate {
         let most = u64::MAX >> PLACES >> TICKS.ilog2();
         let unit = (interval.min(most) * TICKS) << PLACES;

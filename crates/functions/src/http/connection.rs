@@ -22,11 +22,11 @@ pub(super) const TURNED: u8 = 2;
 holdfast_nf::flow_state! {
     /// State of one connection.
     pub struct HttpFlow {
-        /// Requests and responses.
+        /// The readers of requests and of responses.
         pub ways: [Reader; 2],
         /// The request whose header section is being read, or was read last.
         pub head: Head,
-        /// Requests without a response.
+        /// Outstanding requests.
         pub pipeline: Pipeline,
         /// The index of the rule that decided about `head`, `DEFAULT` or `NO_RULE_ASKED`.
         pub decided: u8,

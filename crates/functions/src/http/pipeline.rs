@@ -23,7 +23,7 @@ pub(super) enum Kind {
 holdfast_nf::flow_state! {
     /// A ring of outstanding requests.
     pub struct Pipeline {
-        /// Kind and host of each.
+        /// Kind and host of each request.
         pub entries: [u8; MOST],
         /// The index of the oldest request.
         pub first: u8,

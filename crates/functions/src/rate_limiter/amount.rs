@@ -40,7 +40,8 @@ fn amount(text: &str) -> Option<(NonZeroU64, bool)> {
 /// Reads a rate and its burst. The default burst is what the rate gives in 100 ms, and at
 /// least ten full packets.
 ///
-/// # Errors The key of the wrong value (`rate` or `burst`), and the remedy.
+/// # Errors
+/// The key of the wrong value (`rate` or `burst`), and the remedy.
 pub(super) fn rate(rate: &str, burst: Option<&str>) -> Result<Rate, (&'static str, String)> {
     let read = rate.trim_end().strip_suffix("/s").and_then(amount);
     let (per_second, is_packets) = read.ok_or_else(|| {

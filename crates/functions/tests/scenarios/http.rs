@@ -207,7 +207,7 @@ pub(crate) fn a_request_needs_a_host() {
     assert_eq!(talk.tally(), "default 3, requests 3");
 }
 
-/// Request bodies with a length or a transfer coding, in each valid spelling, end at
+/// Request bodies with a length or a transfer coding, in several valid spellings, end at
 /// their last byte.
 #[test]
 fn bodies_of_requests_end_where_they_end() {
