@@ -1,5 +1,5 @@
-//! Any bytes as a conversation of HTTP. The same messages are counted and refused however
-//! the bytes are cut into segments.
+//! Arbitrary bytes as a conversation of HTTP. The same messages are counted and refused,
+//! however the bytes are cut into segments.
 //!
 //! A zero byte ends one end's turn and begins the other's; the client begins.
 
@@ -8,14 +8,14 @@ use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool, checksum};
 use serde_json::json;
 
-/// Bytes of a conversation that are looked at.
+/// Maximum number of bytes of a conversation.
 const MOST: usize = 2048;
 
-/// Room for the function's state, aligned as chains want it.
+/// Memory for the function's state, with the alignment that chains require.
 #[repr(align(16))]
 struct Block([u8; 1024]);
 
-/// A chain with one connection, which is established.
+/// A chain with one established connection.
 struct Conversation {
     chain: Chain,
     block: Block,
@@ -47,7 +47,7 @@ impl Conversation {
         conversation
     }
 
-    /// Sends the next bytes of an end. Without any: its part of the handshake.
+    /// Sends the next bytes of an end, or its part of the handshake if `data` is empty.
     fn send(&mut self, is_reply: bool, flags: u8, data: &[u8]) {
         let (from, to) = (usize::from(is_reply), usize::from(!is_reply));
         let mut ends = [[10, 0, 0, 2], [203, 0, 113, 10]];
@@ -83,8 +83,7 @@ impl Conversation {
         self.next[from] = self.next[from].wrapping_add(data.len() as u32);
     }
 
-    /// What has been counted, in which state the connection is, and whether either end is
-    /// refused.
+    /// The counters, the connection's state, and true for each end that is refused.
     fn outcome(&mut self) -> (Vec<u64>, &'static str, [bool; 2]) {
         let mut counts = Vec::new();
         for function in self.chain.functions_mut() {

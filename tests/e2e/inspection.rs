@@ -1,5 +1,5 @@
-//! Functions that look into the bytes of connections: what they are looking for is cut in
-//! two, and the process that has seen the first half is killed before the second comes.
+//! Functions that inspect the bytes of connections. A pattern or request is cut in two,
+//! and the runtime that has read the first half is killed before the second half is sent.
 
 use anyhow::{Result, ensure};
 use holdfast_control::status::Status;
@@ -38,7 +38,7 @@ fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
     Network::start_with(&options, &text, interrupt)
 }
 
-/// A port of the server.
+/// A listening port of the server.
 struct Service {
     at: SocketAddr,
     listener: TcpListener,
@@ -52,7 +52,7 @@ impl Service {
         Ok(Service { at, listener, next: 100 * port })
     }
 
-    /// A connection from the client: its two ends.
+    /// Opens a connection from the client, and returns its two ends.
     fn connect(&mut self, network: &Network) -> Result<(TcpStream, TcpStream)> {
         self.next += 1;
         let from = SocketAddr::new(ip(CLIENT), self.next);
@@ -71,7 +71,7 @@ fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Sends bytes that must not arrive: the rule of this name counts one more.
+/// Sends bytes that must not arrive. The counter of `rule` must increase.
 fn send_refused(
     network: &Network,
     mut from: &TcpStream,
@@ -99,7 +99,7 @@ fn send_refused(
 }
 
 /// Clients send the first half of a pattern, each runtime is killed in turn, and the
-/// second half is dropped all the same. A connection that goes on with something else is
+/// second half is dropped all the same. A connection that continues with other bytes is
 /// served, and so is one that carries the pattern to another port.
 fn a_pattern_is_found_across_the_death_of_who_saw_its_beginning(
     interrupt: &Interrupt,
@@ -150,7 +150,7 @@ fn a_request_is_judged_across_the_death_of_who_read_its_beginning(
     let (client, server) = &allowed;
     send(client, server, b"st: a\r\n\r\n")?;
     send(server, client, b"HTTP/1.1 204 No Content\r\n\r\n")?;
-    // The next request of the same connection.
+    // The next request of the same connection is judged too.
     let next = b"GET /a/../secret/key HTTP/1.1\r\nHost: a\r\n\r\n";
     send_refused(&network, client, server, next, rule)?;
     ensure_unbroken(&held, interrupt)?;

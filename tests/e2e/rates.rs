@@ -1,4 +1,4 @@
-//! Rates: packets beyond them do not arrive, whichever runtimes have the flows, and
+//! Rates: packets beyond them do not arrive, whichever runtimes serve the flows, and
 //! whichever process dies.
 
 use crate::manager::kill_manager;
@@ -20,8 +20,8 @@ pub(crate) fn tests() -> Vec<Test> {
     )]
 }
 
-/// Datagrams that a source may send to port 53 at once, and those that a flow to port 83
-/// may have. A second gives another one of each.
+/// Bursts in datagrams: of a source to port 53, and of a flow to port 83. Both rates are
+/// one datagram per second.
 const OF_SOURCE: u64 = 200;
 const OF_FLOW: u64 = 50;
 
@@ -31,8 +31,8 @@ const LIMITED: &str = "functions:
             - { per: source, rate: 1 packet/s, burst: 200 packets, flows: udp to any port 53 }
             - { per: flow, rate: 1 packet/s, burst: 50 packets, flows: udp to any port 83 }";
 
-/// A port of the server, the client's sockets that send to it, and the datagrams that
-/// have arrived.
+/// A port of the server, the client's sockets that send to it, and the number of
+/// datagrams that have arrived.
 struct Meter {
     at: UdpSocket,
     from: Vec<UdpSocket>,
@@ -56,7 +56,7 @@ impl Meter {
         Ok(Meter { at, from, burst, since: Instant::now(), arrived: 0 })
     }
 
-    /// Sends so many datagrams of each flow, and takes those that have arrived meanwhile.
+    /// Sends `of_each` datagrams of each flow, and receives those that have arrived.
     fn send(&mut self, of_each: usize) -> Result<()> {
         for _ in 0..of_each {
             for socket in &self.from {
@@ -81,10 +81,10 @@ impl Meter {
     }
 }
 
-/// A client sends twenty flows at once, which all runtimes share, and one flow for
-/// itself, until it has used up what it may send. The switch dies: the source's budget
-/// begins anew, the flow's does not. Then each runtime is killed: nothing arrives beyond
-/// the rates, and the status counts what was dropped.
+/// A client sends twenty flows with one budget, spread over all runtimes, and one flow
+/// with its own budget, until both budgets are used up. The switch dies: the source's
+/// budget is full again, the flow's is not. Each runtime is killed in turn: no datagram
+/// beyond the rates arrives, and the status counts the drops.
 fn a_rate_is_kept_by_all_runtimes_together_and_across_deaths(interrupt: &Interrupt) -> Result<()> {
     let options = Options::protected(Chain::Plain);
     let text = options.configuration().replace("functions: [forward]", LIMITED);

@@ -172,7 +172,7 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         0
     }
 
-    /// What is doubtful about its configuration, although it is accepted.
+    /// Warnings about a configuration that is accepted, but doubtful.
     fn warnings(&self) -> Vec<ConfigError> {
         Vec::new()
     }

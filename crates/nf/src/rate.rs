@@ -2,18 +2,18 @@
 //!
 //! Theory of operation. A bucket is one number: the time at which it will be full again
 //! (the theoretical arrival time of the generic cell rate algorithm, ITU-T I.371, annex
-//! A). A packet moves that time by what it costs at the rate, and conforms if the bucket
-//! is then at most a burst from full. A packet that does not conform costs nothing. The
-//! outcome depends on the number and the packet's stamp alone, so a bucket may lie in a
-//! flow's state: a replay gives the same.
+//! A). A packet moves that time by its cost at the rate, and conforms if the bucket is
+//! then at most a burst from full. A packet that does not conform leaves the bucket
+//! unchanged. The outcome depends on the number and the packet's timestamp alone, so a
+//! bucket may be part of a flow's state: a replay gives the same outcome.
 
 use core::num::NonZeroU64;
 use holdfast_wire::FlowKey;
 use std::sync::Arc;
 
-/// Ticks of a nanosecond, in which buckets count.
+/// Ticks per nanosecond; buckets count in ticks.
 const TICKS: u64 = 16;
-/// Binary places behind the point of a unit's cost in ticks.
+/// Fractional bits of a unit's cost in ticks.
 const PLACES: u32 = 16;
 
 /// The quantity that a rate limits.
@@ -22,7 +22,7 @@ pub enum Metered {
     /// Bytes of IP packets, without the link's headers, as meters count (RFC 2697,
     /// section 2).
     Bytes,
-    /// Packets.
+    /// Packets, of any length.
     Packets,
 }
 
@@ -37,24 +37,24 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// So many bits per second, and at most `burst` bytes at once.
+    /// A rate of `per_second` bits, with a burst of `burst` bytes.
     pub fn bits(per_second: NonZeroU64, burst: u64) -> Rate {
         Rate::new(Metered::Bytes, 8, per_second, burst)
     }
 
-    /// So many packets per second, and at most `burst` at once.
+    /// A rate of `per_second` packets, with a burst of `burst` packets.
     pub fn packets(per_second: NonZeroU64, burst: u64) -> Rate {
         Rate::new(Metered::Packets, 1, per_second, burst)
     }
 
-    /// One packet per `interval`, ns; at most 2^44, some hours.
+    /// A rate of one packet per `interval`, ns; at most 2^44 (about five hours).
     pub fn every(interval: u64) -> Rate {
         let most = u64::MAX >> PLACES >> TICKS.ilog2();
         let unit = (interval.min(most) * TICKS) << PLACES;
         Rate { metered: Metered::Packets, unit, burst: cost(unit, 1) }
     }
 
-    /// A rate in parts, of which a unit has so many.
+    /// A rate of `per_second` parts; a unit has `parts` of them.
     fn new(metered: Metered, parts: u64, per_second: NonZeroU64, burst: u64) -> Rate {
         let second = u128::from(parts * 1_000_000_000 * TICKS) << PLACES;
         let unit = second.div_ceil(u128::from(per_second.get()));
@@ -68,7 +68,7 @@ impl Rate {
         now.wrapping_mul(TICKS)
     }
 
-    /// True if the bucket is full: it says no more than a new one.
+    /// True if the bucket is full, and so equal to a new one.
     #[inline]
     pub fn is_full(&self, bucket: u64, now: u64) -> bool {
         self.missing(bucket, now) == 0
@@ -78,15 +78,15 @@ impl Rate {
     #[inline]
     fn missing(&self, bucket: u64, now: u64) -> u64 {
         let missing = bucket.wrapping_sub(self.full(now));
-        // More than a burst is missing from no bucket: it lies in the past, or the clock
-        // has gone back.
+        // A difference above the burst means that the bucket's time is past, or that the
+        // clock has gone back.
         if missing > self.burst { 0 } else { missing }
     }
 
-    /// Takes a packet out of the bucket. False if it does not conform; the bucket is then
-    /// as it was.
+    /// Takes a packet's cost out of the bucket. False if the packet does not conform; the
+    /// bucket is then unchanged.
     ///
-    /// `now`: the packet's stamp, ns; `bytes`: of the IP packet.
+    /// `now`: the packet's timestamp, ns; `bytes`: length of the IP packet.
     #[inline]
     #[must_use]
     pub fn take(&self, bucket: &mut u64, now: u64, bytes: u64) -> bool {
@@ -100,7 +100,8 @@ impl Rate {
     }
 }
 
-/// Ticks, at most a quarter of all, so that sums and differences of two fit.
+/// Cost of `amount` units in ticks, at most a quarter of the range, so that sums and
+/// differences of two fit.
 #[inline]
 fn cost(unit: u64, amount: u64) -> u64 {
     let ticks = (u128::from(unit) * u128::from(amount)) >> PLACES;
@@ -112,23 +113,22 @@ fn cost(unit: u64, amount: u64) -> u64 {
 pub enum Budget {
     /// All flows of the chain.
     Chain,
-    /// Flows that were opened from addresses with the same first bits: so many of an IPv4
-    /// address, so many of an IPv6 address.
+    /// Flows that were opened from addresses with a common prefix.
     Source {
-        /// At most 32.
+        /// Prefix length of IPv4 addresses, at most 32.
         v4: u8,
-        /// At most 128.
+        /// Prefix length of IPv6 addresses, at most 128.
         v6: u8,
     },
 }
 
-/// True if a packet counts: the key with which its flow's first packet came in, and true
-/// for a packet of the other direction. Must give the same for the same arguments,
-/// always.
+/// True if a packet counts. The arguments are the key with which its flow's first packet
+/// came in, and true for the reverse direction. The result must depend on the arguments
+/// alone.
 pub type CountedPackets = dyn Fn(&FlowKey, bool) -> bool + Send + Sync;
 
-/// A rate that many flows share. The switch keeps to it: all their packets pass there,
-/// whichever runtimes have the flows.
+/// A rate that many flows share. The switch enforces it, because all their packets pass
+/// there, whichever runtimes serve the flows.
 #[derive(Clone)]
 pub struct RateLimit {
     /// The rate of all flows that share a bucket, together.
@@ -149,7 +149,7 @@ mod tests {
         NonZeroU64::new(number).expect("not zero")
     }
 
-    /// Packets of one size that pass in so many milliseconds, if one comes every `gap`
+    /// Number of packets of `bytes` that pass in `millis` ms, if one arrives every `gap`
     /// ns.
     fn passed(rate: Rate, bytes: u64, millis: u64, gap: usize, start: u64) -> u64 {
         let mut bucket = rate.full(start);
@@ -157,8 +157,8 @@ mod tests {
         stamps.filter(|now| rate.take(&mut bucket, *now, bytes)).count() as u64
     }
 
-    /// A burst and then the rate pass, to a thousandth, from slow rates to fast ones,
-    /// whenever it begins.
+    /// A burst and then the rate pass, within a thousandth, at slow and fast rates, from
+    /// any start.
     #[test]
     fn a_burst_and_then_the_rate_pass() {
         for start in [0, 1_764_000_000 * SECOND, u64::MAX / TICKS - SECOND] {
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// One packet passes, and then one per interval, however long that is.
+    /// A first packet passes, and then one per interval, however long the interval is.
     #[test]
     fn one_passes_per_interval() {
         for interval in [1, 1000, 10 * SECOND] {
@@ -192,7 +192,8 @@ mod tests {
         assert!(Rate::every(u64::MAX).take(&mut 0, SECOND, 60), "the slowest one");
     }
 
-    /// A packet that does not conform costs nothing: a smaller one behind it may.
+    /// A packet that does not conform leaves the bucket unchanged: a smaller one after it
+    /// may conform.
     #[test]
     fn what_does_not_pass_costs_nothing() {
         let rate = Rate::bits(per_second(8), 100);
@@ -204,8 +205,7 @@ mod tests {
         assert!(rate.take(&mut bucket, 5 + SECOND, 1), "one byte per second");
     }
 
-    /// An idle bucket holds no more than its burst, and a clock that goes back finds it
-    /// full.
+    /// An idle bucket holds no more than its burst, and is full if the clock goes back.
     #[test]
     fn a_bucket_holds_a_burst_and_no_more() {
         let rate = Rate::packets(per_second(10), 3);
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The slowest rate and the largest burst stay within their numbers.
+    /// The slowest rate and the largest burst do not overflow.
     #[test]
     fn extremes_are_harmless() {
         for rate in [Rate::bits(per_second(1), u64::MAX), Rate::packets(per_second(1), u64::MAX)] {

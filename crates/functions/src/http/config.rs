@@ -15,33 +15,35 @@ pub struct HttpConfig {
     /// pass unread.
     #[serde(default = "port_80")]
     pub ports: Vec<u16>,
-    /// Rules, of which the first that matches a request decides: `allow`, `deny` or
-    /// `reject`, then any of `host NAME`, `method NAME|NAME`, `path PATH` and `upgrade`:
-    /// `deny host *.example.com path /admin*`. A `*` at the beginning or the end of a
-    /// host or a path stands for anything. Hosts are compared without their port and in
-    /// any case; paths without their query, decoded and without dot segments. `upgrade`
-    /// means requests with an Upgrade field.
+    /// The rules; the first one that matches a request decides. A rule is an action
+    /// (`allow`, `deny` or `reject`), then any of `host NAME`, `method NAME|NAME`, `path
+    /// PATH` and `upgrade`, such as `deny host *.example.com path /admin*`. A `*` at the
+    /// beginning or the end of a host or a path stands for anything. Hosts are compared
+    /// without their port and without regard to case. Paths are compared without their
+    /// query, decoded and without dot segments. The condition `upgrade` matches requests
+    /// with an Upgrade field.
     #[serde(default)]
     pub rules: Vec<String>,
     /// The action for requests that no rule matches; `allow` by default.
     #[serde(default = "allow")]
     pub default: Action,
     /// The action for messages whose header section is longer than `header_bytes`, and
-    /// for requests of which a part that a rule looks at is too long: a method of more
-    /// than 24 bytes, a host of more than 128, a path of more than 384. `deny` by
-    /// default. Allowed ones pass unjudged.
+    /// for requests with a method of more than 24 bytes, a host of more than 128 or a
+    /// path of more than 384, if a rule compares that part; `deny` by default. Allowed
+    /// requests are not judged by rules.
     #[serde(default)]
     pub oversized: Action,
-    /// The action for what is not HTTP/1.0 or HTTP/1.1, or is ambiguous; `deny` by
-    /// default. An allowed connection is not read any more.
+    /// The action for messages that are not HTTP/1.0 or HTTP/1.1, or are ambiguous;
+    /// `deny` by default. An allowed response ends the reading of responses, an allowed
+    /// request the reading of both directions.
     #[serde(default)]
     pub malformed: Action,
     /// Maximum number of bytes of a header section; 32768 by default.
     #[serde(default = "header_bytes")]
     #[schemars(range(min = 64))]
     pub header_bytes: u32,
-    /// Hosts, at most 63, whose requests and responses are counted one by one; all others
-    /// are counted together.
+    /// Hosts, at most 63, with counters of their own. Requests and responses of all other
+    /// hosts are counted together.
     #[serde(default)]
     pub hosts: Vec<String>,
 }
@@ -58,11 +60,11 @@ fn header_bytes() -> u32 {
     32_768
 }
 
-/// The least `header_bytes`.
+/// Minimum of `header_bytes`.
 const MIN_HEADER: u32 = 64;
 
 impl HttpConfig {
-    /// Checks what is not a rule or a host.
+    /// Checks the ports, `header_bytes`, and the numbers of rules and hosts.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if self.ports.is_empty() {
             return Err(ConfigError::at("ports", "there must be at least one port, like [80]"));
@@ -83,7 +85,7 @@ impl HttpConfig {
         Ok(())
     }
 
-    /// The hosts that are counted one by one, in lower case.
+    /// The hosts with counters of their own, in lower case.
     pub(super) fn hosts(&self) -> Result<Vec<String>, ConfigError> {
         let mut hosts: Vec<String> = Vec::new();
         for (at, word) in self.hosts.iter().enumerate() {

@@ -1,29 +1,32 @@
-//! The state of one connection: its handshake, and what both directions decide together.
+//! The state of one connection: its handshake, its two readers, and decisions that
+//! concern both directions.
 
 use super::head::Head;
 use super::message::{Reader, step};
 use super::pipeline::Pipeline;
 
-/// [`HttpFlow::decided`] without a request, or with one that no rule was asked about.
+/// Value of [`HttpFlow::decided`] before the first request, and for a request that the
+/// rules did not judge.
 pub(super) const NO_RULE_ASKED: u8 = u8::MAX;
-/// [`HttpFlow::decided`] if no rule matched.
+/// Value of [`HttpFlow::decided`] if no rule matched.
 pub(super) const DEFAULT: u8 = NO_RULE_ASKED - 1;
 
-/// [`HttpFlow::is_meant`] of a connection to one of the ports.
+/// Value of [`HttpFlow::is_meant`] for a connection to a configured port.
 pub(super) const MEANT: u8 = 1;
-/// [`HttpFlow::is_meant`] of a connection from one of the ports that had begun before:
-/// its server has spoken first, so the flow's directions are the wrong way round. It is
-/// not read, nor is a later connection of the same ends while the flow lives.
+/// Value of [`HttpFlow::is_meant`] for a connection that began before and whose first
+/// packet came from a configured port: the server sent it, so the flow's directions are
+/// reversed. The connection is not read, and neither is a later one of the same addresses
+/// and ports while the flow lives.
 pub(super) const TURNED: u8 = 2;
 
 holdfast_nf::flow_state! {
     /// State of one connection.
     pub struct HttpFlow {
-        /// Requests and responses.
+        /// The readers of requests and of responses.
         pub ways: [Reader; 2],
         /// The request whose header section is being read, or was read last.
         pub head: Head,
-        /// Requests without a response.
+        /// Outstanding requests.
         pub pipeline: Pipeline,
         /// The index of the rule that decided about `head`, `DEFAULT` or `NO_RULE_ASKED`.
         pub decided: u8,
@@ -38,7 +41,7 @@ pub(super) const REQUESTS: usize = 0;
 pub(super) const RESPONSES: usize = 1;
 
 impl HttpFlow {
-    /// A connection before its handshake has been answered.
+    /// A connection whose SYN has no answer yet.
     pub(super) fn opening() -> HttpFlow {
         let mut flow = HttpFlow { is_meant: MEANT, decided: NO_RULE_ASKED, ..HttpFlow::default() };
         flow.set_both(step::AWAITED);
@@ -49,15 +52,16 @@ impl HttpFlow {
         self.ways.iter_mut().for_each(|way| way.step = step);
     }
 
-    /// Takes a SYN-ACK of the server: these are the first bytes' numbers.
+    /// Handles a SYN-ACK of the server. `requests`, `responses`: sequence numbers of the
+    /// first byte of each direction.
     pub(super) fn answer(&mut self, requests: u32, responses: u32) {
         let [ours, theirs] = &self.ways;
         let is_begun = ours.step != step::AWAITED && ours.initial == requests;
         if is_begun && theirs.initial == responses {
             return;
         }
-        // A server that keeps no state may have answered a SYN twice, and only the client
-        // knows which answer counts.
+        // A server with SYN cookies may answer one SYN twice with different numbers, and
+        // only the client knows which answer counts.
         let is_untouched = |way: &Reader| way.step == step::START && way.next == way.initial;
         if is_begun && is_untouched(ours) && is_untouched(theirs) {
             self.ways[RESPONSES].step = step::OFF;
@@ -67,7 +71,7 @@ impl HttpFlow {
         self.ways = [Reader::from(requests, false), Reader::from(responses, true)];
     }
 
-    /// Both directions are another protocol from here on.
+    /// Makes both directions a tunnel, unless they are refused or unread already.
     pub(super) fn become_tunnel(&mut self) {
         let ways = self.ways.iter_mut();
         ways.filter(|way| way.is_reading()).for_each(|way| way.step = step::TUNNEL);

@@ -11,26 +11,27 @@ pub(super) enum Count {
     /// Responses with a status of 1xx. The four counters after it are those of 2xx to
     /// 5xx.
     Responses = 1,
-    /// Messages that are no HTTP.
+    /// Messages that are not HTTP/1, or ambiguous.
     Malformed = 6,
-    /// Messages with a header section that does not fit.
+    /// Messages with a header section or chunk line above the limit, and requests with a
+    /// part that is too long to judge.
     Oversized,
-    /// Directions of connections that were refused from some message on.
+    /// Directions of connections that are refused from some message on.
     Refused,
-    /// Segments dropped because bytes before them are missing, or because they begin
-    /// before the connection.
+    /// Segments dropped because earlier bytes or the server's SYN-ACK are missing, or
+    /// because they begin before the connection's first byte.
     OutOfOrder,
-    /// Segments dropped because servers may disagree on their bytes, or drop them:
-    /// fragments, urgent ones, data in a SYN, data that acknowledge nothing or what was
-    /// not sent.
+    /// Segments dropped because servers may disagree on their bytes, or discard them:
+    /// fragments, urgent segments, SYNs with data, and data without an acknowledgement or
+    /// with one for bytes that were not sent.
     Unreadable,
     /// Connections that became a tunnel, by an upgrade or CONNECT.
     Upgraded,
-    /// Connections that are not read, because they had begun before, or a weak protection
-    /// has forgotten packets of theirs.
+    /// Connections that are not read, because they began before, or because a weak
+    /// protection lost packets of theirs.
     Midstream,
-    /// Connections whose responses are not read any more, because of too many requests
-    /// without a response.
+    /// Connections whose responses are not read any more, because of too many outstanding
+    /// requests.
     PipelineFull,
 }
 
@@ -52,16 +53,16 @@ pub(super) const NAMES: [&str; 14] = [
     "pipeline_full",
 ];
 
-/// The class of a status, from 0 for 1xx to 4. Invalid ones are 5xx (RFC 9110, section
-/// 15).
+/// The class of a status code, from 0 for 1xx to 4 for 5xx. Invalid codes count as 5xx
+/// (RFC 9110, section 15).
 pub(super) fn class(status: u16) -> usize {
     if (100..600).contains(&status) { usize::from(status / 100 - 1) } else { 4 }
 }
 
-/// Counters of one host.
+/// Names of one host's counters.
 const PER_HOST: [&str; 6] = ["requests", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Hosts that are counted one by one. The first index, 0, means all others.
+/// Hosts with counters of their own. Index 0 stands for all other hosts.
 #[derive(Debug)]
 pub(super) struct Hosts(pub(super) Vec<String>);
 
@@ -72,7 +73,7 @@ impl Hosts {
         self.0.iter().position(|host| host.as_bytes() == name).map_or(0, |at| at + 1)
     }
 
-    /// The counters. There are none without configured hosts.
+    /// The counters; none if no host is configured.
     pub(super) fn counters(&self) -> Counters {
         let others = (!self.0.is_empty()).then_some("other");
         let hosts = others.into_iter().chain(self.0.iter().map(String::as_str));

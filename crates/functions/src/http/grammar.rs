@@ -1,45 +1,45 @@
-//! The grammar of messages, byte by byte: start lines, fields, the lines of chunks.
+//! The grammar of messages, byte by byte: start lines, fields, chunk lines.
 //!
-//! RFC 9112's without most of its leniencies: lines end with CR LF, the start line has
-//! single spaces (sections 3 and 4 allow more), no line is folded (5.2), no space stands
-//! before a colon (5.1). Two parsers may take what is lenient for different messages;
-//! what this one accepts, others read in the same way. Two things are taken that the
-//! grammar does not have, because servers send them and no parser takes them for
-//! something else: spaces behind a chunk's size, and a status line that ends behind the
-//! status.
+//! The grammar is RFC 9112's without most of its leniencies: lines end with CR LF, the
+//! start line has single spaces (sections 3 and 4 allow more), no line is folded (5.2),
+//! no space stands before a colon (5.1). Parsers differ in how they read lenient forms,
+//! but read every message that this grammar accepts alike. Two forms outside RFC 9112 are
+//! accepted, because servers send them and all parsers read them alike: spaces after a
+//! chunk size, and a status line that ends after the status code.
 
 use super::head::{Head, part};
 use super::message::{Reader, mark, step};
 use super::{is_text, is_token};
 
-/// Names of fields that decide something, in lower case.
+/// Names of the fields that the reader interprets, in lower case.
 const NAMES: [&[u8]; 4] = [b"content-length", b"transfer-encoding", b"host", b"upgrade"];
 const LENGTH: u8 = 1;
 const CODING: u8 = 2;
 const HOST: u8 = 4;
 const UPGRADE: u8 = 8;
 
-/// [`Reader::at`] in a field's value: the word there has ended, or is not the expected
+/// Value of [`Reader::at`] in a field value whose word has ended, or is not the expected
 /// one.
 const OTHER: u8 = u8::MAX;
 const CHUNKED: &[u8] = b"chunked";
-/// [`Reader::at`] in a Transfer-Encoding, after `chunked` and a space.
+/// Value of [`Reader::at`] in a Transfer-Encoding, after `chunked` and a space.
 const SPACED: u8 = CHUNKED.len() as u8 + 1;
 
-/// Most digits of a chunk's size.
+/// Maximum number of digits of a chunk size.
 const SIZE_DIGITS: u8 = 15;
 
 impl Reader {
-    /// Goes on to a step if the byte is the one that must come.
+    /// Moves on to step `next`. Returns `is_right`, which is true if the byte is the
+    /// expected one.
     fn must(&mut self, is_right: bool, next: u8) -> bool {
         self.step = next;
         is_right
     }
 
-    /// Takes a byte; false if it cannot be right.
+    /// Processes a byte; false if the byte is not allowed at this step.
     pub(super) fn take(&mut self, head: &mut Head, byte: u8) -> bool {
         match self.step {
-            // Section 2.2: servers ignore empty lines before a request.
+            // Servers ignore empty lines before a request (section 2.2).
             step::START if byte == b'\r' && self.is_response == 0 => {
                 self.must(true, step::START_LF)
             }
@@ -84,7 +84,7 @@ impl Reader {
             step::FIELD => {
                 self.at = 0;
                 self.field = match (self.has(mark::TRAILER), self.is_response) {
-                    // Section 7.1.2: a trailer's fields say nothing of the framing.
+                    // Trailer fields do not affect the framing (section 7.1.2).
                     (true, _) => 0,
                     (false, 0) => LENGTH | CODING | HOST | UPGRADE,
                     (false, _) => LENGTH | CODING,
@@ -109,10 +109,10 @@ impl Reader {
         (self.at, self.step) = (0, step::PROTOCOL);
     }
 
-    /// A byte of a request line before its version (section 3).
+    /// Processes a byte of a request line before its version (section 3).
     fn take_request(&mut self, head: &mut Head, byte: u8) -> bool {
         let is_connect = head.method() == b"CONNECT";
-        // Section 3.2: a target has no fragment.
+        // A target has no fragment (section 3.2).
         let is_target = (b'!'..=b'~').contains(&byte) && byte != b'#';
         match (self.step, byte) {
             (step::METHOD, b' ') => self.must(head.method_len > 0, step::TARGET),
@@ -177,9 +177,10 @@ impl Reader {
         (self.at, self.step) = (0, step::PATH);
     }
 
-    /// A byte of a path that may be percent-encoded. [`Reader::at`]: the bytes of such a
-    /// code so far, `%` and one digit at most. Encoded slashes, backslashes and zeros are
-    /// refused: servers disagree on whether a border is one (RFC 3986, section 2.2).
+    /// Processes a byte of a path, which may belong to a percent-encoding. [`Reader::at`]
+    /// is the last byte of an unfinished encoding: `%`, or the digit after it. Encoded
+    /// slashes, backslashes and zeros are refused, because servers disagree on whether
+    /// they are delimiters (RFC 3986, section 2.2).
     fn take_code(&mut self, byte: u8) -> bool {
         let is_border =
             matches!((self.at, byte), (b'2', b'f' | b'F') | (b'5', b'c' | b'C') | (b'0', b'0'));
@@ -200,8 +201,8 @@ impl Reader {
         (self.part, self.step) = (part::START, step::AUTHORITY);
     }
 
-    /// A byte of a host with a port, from the target or, to be compared with that, from
-    /// the Host field.
+    /// Processes a byte of a host with a port. `is_compared`: the byte is from the Host
+    /// field and must equal the target's.
     fn take_authority(&mut self, head: &mut Head, byte: u8, is_compared: bool) -> bool {
         let Some((next, is_host)) = part::after(self.part, byte) else { return false };
         self.part = next;
@@ -235,7 +236,7 @@ impl Reader {
             }
         }
         (self.at, self.step) = (0, step::VALUE);
-        // Sections 3.2 and 6.3: of these there is one.
+        // A message has at most one Host and one Content-Length (sections 3.2 and 6.3).
         let is_second = self.field == HOST && self.has(mark::HOST)
             || self.field == LENGTH && self.has(mark::LENGTH);
         match self.field {
@@ -276,7 +277,8 @@ impl Reader {
                 } else if byte == b',' {
                     self.end_coding();
                 } else {
-                    // Section 6.1: `chunked` is the last one, and applied once.
+                    // The coding `chunked` is the last one, and applied once (section
+                    // 6.1).
                     if self.has(mark::CHUNKED) {
                         return false;
                     }
@@ -310,7 +312,7 @@ impl Reader {
                 self.end_coding();
                 true
             }
-            // Section 3.2: the field is the target's host, if that names one.
+            // The field equals the target's host, if the target names one (section 3.2).
             HOST => {
                 let is_same = !self.has(mark::AUTHORITY)
                     || self.compared == head.host_len
@@ -321,7 +323,7 @@ impl Reader {
         }
     }
 
-    /// A byte of the line of a chunk, or behind its data (section 7.1).
+    /// Processes a byte of a chunk line, or a byte after a chunk's data (section 7.1).
     fn take_size(&mut self, byte: u8) -> bool {
         match (self.step, byte) {
             (step::SIZE, b' ' | b'\t' | b';' | b'\r') => {

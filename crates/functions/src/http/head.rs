@@ -2,21 +2,21 @@
 
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// Bytes that a method may have.
+/// Maximum length of a method, bytes.
 const METHOD: usize = 24;
-/// Bytes that a host may have, without its port.
+/// Maximum length of a host without its port, bytes.
 const HOST: usize = 128;
-/// Bytes that a path may have, without its query.
+/// Maximum length of a path without its query, bytes.
 pub(super) const PATH: usize = 384;
 
 holdfast_nf::flow_state! {
     /// The latest request of a connection.
     pub struct Head {
-        /// Bytes of `path`.
+        /// Length of `path`, bytes.
         pub path_len: u16,
-        /// Bytes of `method`.
+        /// Length of `method`, bytes.
         pub method_len: u8,
-        /// Bytes of `host`.
+        /// Length of `host`, bytes.
         pub host_len: u8,
         /// The method.
         pub method: [u8; METHOD],
@@ -32,7 +32,7 @@ fn push(text: &mut [u8], len: usize, byte: u8) -> bool {
 }
 
 impl Head {
-    /// Forgets the request.
+    /// Clears the request.
     pub(super) fn clear(&mut self) {
         (self.path_len, self.method_len, self.host_len) = (0, 0, 0);
     }
@@ -68,7 +68,7 @@ impl Head {
         self.host.get(..self.host_len.into()).unwrap_or(&[])
     }
 
-    /// The host without the dot that may end a name.
+    /// The host without the final dot of an absolute name.
     pub(super) fn name(&self) -> &[u8] {
         let host = self.host();
         host.strip_suffix(b".").unwrap_or(host)
@@ -82,22 +82,22 @@ impl Head {
 
 /// Places inside a host with a port (RFC 3986, section 3.2).
 pub(super) mod part {
-    /// Before it.
+    /// The host has not begun.
     pub(in crate::http) const START: u8 = 0;
-    /// In a name or an IPv4 address.
+    /// A name or an IPv4 address.
     pub(in crate::http) const NAME: u8 = 1;
-    /// In an IPv6 address, between brackets.
+    /// An IPv6 address, between brackets.
     pub(in crate::http) const LITERAL: u8 = 2;
-    /// Behind the brackets.
+    /// The place after the brackets.
     pub(in crate::http) const BEHIND: u8 = 3;
-    /// In the port.
+    /// The port.
     pub(in crate::http) const PORT: u8 = 4;
-    /// Behind it all.
+    /// The end: only spaces may follow.
     pub(in crate::http) const ENDED: u8 = 5;
 
-    /// The place after a byte, and true if the byte belongs to the host; `None` if it
-    /// cannot stand there. User names are refused (RFC 9110, section 4.2.4), and so are
-    /// percent-encoded bytes, which some servers decode.
+    /// The place after a byte, and true if the byte belongs to the host; `None` if the
+    /// byte is not allowed there. User names are refused (RFC 9110, section 4.2.4), and
+    /// so are percent-encoded bytes, which some servers decode.
     pub(in crate::http) fn after(part: u8, byte: u8) -> Option<(u8, bool)> {
         let is_name = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte);
         match (part, byte) {
@@ -113,16 +113,16 @@ pub(super) mod part {
     }
 }
 
-/// Writes a path as most servers compare it into `into`, and returns its length: bytes in
-/// the place of their percent-encoding, one slash in the place of several, no dot
-/// segments (RFC 3986, section 6.2.2). Encoded borders do not get here: see the
-/// [grammar](super::grammar).
+/// Writes a path to `into` as most servers compare it, and returns its length:
+/// percent-encodings are decoded, several slashes become one, and dot segments are
+/// resolved (RFC 3986, section 6.2.2). The [grammar](super::grammar) has refused encoded
+/// delimiters.
 pub(super) fn normalize(path: &[u8], into: &mut [u8; PATH]) -> usize {
     let decoded = decode(path, into);
     if into[0] != b'/' || decoded == 0 || is_planted(Fault::ComparesRawPaths) {
         return decoded;
     }
-    // What is written never overtakes what is read.
+    // The write position never overtakes the read position.
     let (mut read, mut write, mut is_directory) = (0, 0, false);
     while read < decoded {
         let start = read + 1;
@@ -161,7 +161,7 @@ fn decode(path: &[u8], into: &mut [u8; PATH]) -> usize {
 mod tests {
     use super::*;
 
-    /// Spellings of one path are one path.
+    /// Equivalent spellings of a path are normalized to one.
     #[test]
     fn spellings_of_a_path_are_one() {
         for (sent, normal) in [

@@ -1,10 +1,10 @@
-//! One direction's bytes, read as they come: start lines, fields, bodies.
+//! The reader of one direction: start lines, fields and bodies, byte by byte.
 //!
-//! Theory of operation. [`Reader::read`] is a machine that takes one byte at a time and
-//! never looks back, so segment borders do not matter: its state is the same wherever
-//! they are. Nothing of a header section is kept but what decides: method, host and path
-//! of a request ([`Head`](super::head::Head)), status, framing. A field of any other name
-//! passes by, however long it is. Bytes of a body are counted and not looked at.
+//! Theory of operation. [`Reader::read`] is a state machine that processes one byte at a
+//! time and never looks back, so its state does not depend on segment boundaries. The
+//! machine keeps only those parts of a header section that decide: method, host and path
+//! of a request ([`Head`](super::head::Head)), status, framing. Fields of other names are
+//! skipped, however long they are. Body bytes are counted, but not interpreted.
 //!
 //! A message whose framing is ambiguous (RFC 9112, sections 6.1 and 6.3) is malformed, as
 //! is one that the [grammar](super::grammar) refuses.
@@ -14,51 +14,53 @@ use super::head::Head;
 holdfast_nf::flow_state! {
     /// State of one direction.
     pub struct Reader {
-        /// Bytes of the body, or of its chunk, that are still to come. While a header
-        /// section is read: its Content-Length; while a chunk's size is read: the size.
+        /// Remaining bytes of the body or of its chunk. The value is the Content-Length
+        /// while a header section is read, and the size while a chunk line is read.
         pub left: u64,
         /// Sequence number of the connection's first byte.
         pub initial: u32,
         /// Sequence number of the next byte to read.
         pub next: u32,
-        /// Bytes of the header section, or of the line of a chunk.
+        /// Bytes of the header section, or of the chunk line, that were read.
         pub seen: u32,
         /// Facts about the message: see [`mark`].
         pub marks: u16,
-        /// The response's status.
+        /// The response's status code.
         pub status: u16,
-        /// See [`step`].
+        /// The parser's state: see [`step`].
         pub step: u8,
-        /// Bytes of the present word that have been read.
+        /// Bytes of the current word that were read.
         pub at: u8,
-        /// Names that the field's may still be: bits in the grammar's order.
+        /// Interpreted fields that this one may still be, a bit each in the grammar's
+        /// order.
         pub field: u8,
         /// The place inside a host with a port: see [`part`](super::head::part).
         pub part: u8,
-        /// Bytes of a Host field that have been compared with the target's host.
+        /// Bytes of a Host field that were compared with the target's host.
         pub compared: u8,
         /// 1 for responses.
         pub is_response: u8,
         /// 1 after a FIN, which has a sequence number of its own.
         pub has_ended: u8,
-        /// 1 after a gibibyte: numbers before `initial` cannot be told from later ones.
+        /// 1 after 2^30 bytes: sequence numbers before `initial` cannot be told from
+        /// later ones.
         pub is_long: u8,
     }
 }
 
-/// Values of [`Reader::step`]. Those below [`step::BODY`] do not read.
+/// Values of [`Reader::step`]. A reader below [`step::BODY`] does not read.
 pub(super) mod step {
-    /// Not read: everything passes.
+    /// The direction is not read: its segments pass.
     pub(in crate::http) const OFF: u8 = 0;
-    /// A weak protection has forgotten packets: from the next one on as `OFF`.
+    /// A weak protection lost packets: the flow's next packet makes this `OFF`.
     pub(in crate::http) const LOST: u8 = 1;
-    /// The handshake has not been answered.
+    /// The server's SYN-ACK is outstanding.
     pub(in crate::http) const AWAITED: u8 = 2;
-    /// Refused: data are dropped.
+    /// The direction is refused: its data are dropped.
     pub(in crate::http) const REFUSED: u8 = 3;
-    /// Refused: data are dropped, and the ends told.
+    /// The direction is refused: its data are dropped, and both ends are reset.
     pub(in crate::http) const REJECTED: u8 = 4;
-    /// Another protocol, since an upgrade or CONNECT.
+    /// The direction carries another protocol, after an upgrade or CONNECT.
     pub(in crate::http) const TUNNEL: u8 = 5;
     /// A body that ends with the connection.
     pub(in crate::http) const UNTIL_CLOSE: u8 = 6;
@@ -66,9 +68,9 @@ pub(super) mod step {
     pub(in crate::http) const BODY: u8 = 7;
     /// The data of a chunk.
     pub(in crate::http) const CHUNK: u8 = 8;
-    /// Behind a CONNECT, before its response.
+    /// The response to a CONNECT is outstanding.
     pub(in crate::http) const ANSWER: u8 = 9;
-    /// Between messages.
+    /// The next message may begin.
     pub(in crate::http) const START: u8 = 10;
     pub(in crate::http) const START_LF: u8 = 11;
     pub(in crate::http) const METHOD: u8 = 12;
@@ -91,7 +93,7 @@ pub(super) mod step {
     pub(in crate::http) const NAME: u8 = 29;
     pub(in crate::http) const VALUE: u8 = 30;
     pub(in crate::http) const END_LF: u8 = 31;
-    /// The header section is complete: what follows is for the caller to say.
+    /// The header section is complete: the caller selects the next step.
     pub(in crate::http) const HEAD: u8 = 32;
     pub(in crate::http) const SIZE: u8 = 33;
     pub(in crate::http) const SIZE_SPACE: u8 = 34;
@@ -103,27 +105,27 @@ pub(super) mod step {
 
 /// Bits of [`Reader::marks`].
 pub(super) mod mark {
-    /// Has a Content-Length.
+    /// The message has a Content-Length.
     pub(in crate::http) const LENGTH: u16 = 1;
-    /// Has a Transfer-Encoding.
+    /// The message has a Transfer-Encoding.
     pub(in crate::http) const CODING: u16 = 2;
     /// The last transfer coding so far is `chunked`.
     pub(in crate::http) const CHUNKED: u16 = 4;
-    /// Has a Host field.
+    /// The message has a Host field.
     pub(in crate::http) const HOST: u16 = 8;
     /// The target names the host.
     pub(in crate::http) const AUTHORITY: u16 = 16;
-    /// Has an Upgrade field.
+    /// The message has an Upgrade field.
     pub(in crate::http) const UPGRADE: u16 = 32;
-    /// HTTP/1.0.
+    /// The version is HTTP/1.0.
     pub(in crate::http) const OLD: u16 = 64;
     /// The fields are those of a trailer section.
     pub(in crate::http) const TRAILER: u16 = 128;
-    /// The method did not fit.
+    /// The method is too long.
     pub(in crate::http) const LONG_METHOD: u16 = 256;
-    /// The host did not fit.
+    /// The host is too long.
     pub(in crate::http) const LONG_HOST: u16 = 512;
-    /// The path did not fit.
+    /// The path is too long.
     pub(in crate::http) const LONG_PATH: u16 = 1024;
     /// The header section is too long.
     pub(in crate::http) const LONG: u16 = 2048;
@@ -134,22 +136,23 @@ pub(super) mod mark {
 pub(super) enum Stop {
     /// All bytes have been read.
     Empty,
-    /// A header section is complete. The caller says what follows, with
-    /// [`Reader::expect_body`], [`Reader::begin`] or another step.
+    /// A header section is complete. The caller selects the next step, with
+    /// [`Reader::expect_body`], [`Reader::begin`] or directly.
     Head,
-    /// The next byte would make the header section, or the line of a chunk, longer than
-    /// the limit. Reading may go on.
+    /// The next byte would make the header section or chunk line longer than the limit.
+    /// The caller may read on.
     Oversized,
-    /// The next byte cannot be part of such a message.
+    /// The next byte is not allowed there.
     Malformed,
 }
 
-/// Bytes after which a connection is a long one: see [`Reader::is_long`]. With a body
-/// that has no order, `next` moves on by less than three times as much at once.
+/// Bytes after which a connection is a long one: see [`Reader::is_long`]. A single step
+/// of `next` is less than three times as long, even inside an unordered body, so `next`
+/// cannot wrap past `initial` unnoticed.
 const LONG: u32 = 1 << 30;
 
 impl Reader {
-    /// A direction whose first byte has this sequence number.
+    /// A reader of a direction whose first byte has sequence number `initial`.
     pub(super) fn from(initial: u32, is_response: bool) -> Reader {
         Reader {
             initial,
@@ -160,12 +163,13 @@ impl Reader {
         }
     }
 
-    /// A message may begin.
+    /// Prepares for the next message.
     pub(super) fn begin(&mut self) {
         (self.left, self.seen, self.marks, self.step) = (0, 0, 0, step::START);
     }
 
-    /// A body follows, as long as the fields say (RFC 9112, section 6.3), or none.
+    /// Prepares for the body that the fields announce (RFC 9112, section 6.3), or for the
+    /// next message if there is no body.
     pub(super) fn expect_body(&mut self) {
         self.seen = 0;
         if self.has(mark::CHUNKED) {
@@ -186,32 +190,33 @@ impl Reader {
         self.marks & marks == marks
     }
 
-    /// True if the direction's bytes are looked at.
+    /// True if the direction's bytes are read.
     pub(super) fn is_reading(&self) -> bool {
         self.step >= step::BODY
     }
 
-    /// Bytes from the next one on that belong to a body, whatever they are.
+    /// Number of bytes from the next one on that belong to a body and are not
+    /// interpreted.
     pub(super) fn opaque(&self) -> u64 {
         if matches!(self.step, step::BODY | step::CHUNK) { self.left } else { 0 }
     }
 
-    /// Bytes from the next one on that may come in any order. Requests come in order
-    /// throughout: of two segments that overlap ahead of a gap, servers may take the
-    /// later one, and a client might send two that differ. Sequence numbers say nothing
-    /// about bytes that are farther away than half of them: a body that is longer comes
-    /// in order until it is not.
+    /// Number of bytes from the next one on that may arrive in any order. Requests must
+    /// arrive in order: if two segments overlap ahead of a gap, servers may take the
+    /// later one, and a client could send two that differ. Sequence numbers are ambiguous
+    /// beyond half of their space, so a longer body must arrive in order until its rest
+    /// is shorter.
     pub(super) fn unordered(&self) -> u32 {
         let opaque = if self.is_response == 0 { 0 } else { self.opaque() };
         u32::try_from(opaque).ok().filter(|bytes| *bytes <= i32::MAX as u32).unwrap_or(0)
     }
 
-    /// The place of a sequence number, counted from the next byte.
+    /// Offset of a sequence number from the next byte.
     pub(super) fn offset(&self, number: u32) -> i32 {
         number.wrapping_sub(self.next) as i32
     }
 
-    /// Moves `next` on.
+    /// Advances `next`.
     pub(super) fn advance(&mut self, bytes: u32) {
         self.next = self.next.wrapping_add(bytes);
         if self.next.wrapping_sub(self.initial) >= LONG {
@@ -226,8 +231,8 @@ impl Reader {
         self.is_long == 0 && offset < 0 && offset.unsigned_abs() > read
     }
 
-    /// True if this direction's sender may have sent all that the other end acknowledges.
-    /// What is not read any more may have any numbers.
+    /// True if this direction's sender may have sent all bytes that the other end
+    /// acknowledges. A sender whose direction is not read may have sent any.
     pub(super) fn may_have_sent(&self, acknowledged: u32) -> bool {
         let offset = self.offset(acknowledged);
         let most = self.unordered() + u32::from(self.has_ended);
@@ -246,17 +251,17 @@ impl Reader {
         }
     }
 
-    /// True if the message's framing contradicts itself, or what RFC 9112 asks for.
+    /// True if the message's framing contradicts itself or RFC 9112.
     pub(super) fn is_ambiguous(&self) -> bool {
-        // Section 6.1: with both fields, or with a coding in HTTP/1.0, the framing is
-        // faulty.
+        // The framing is faulty with both fields, or with a coding in HTTP/1.0 (section
+        // 6.1).
         self.has(mark::CODING) && (self.has(mark::LENGTH) || self.has(mark::OLD))
-            // Section 6.3: nobody can tell where such a request ends.
+            // The end of such a request is undefined (section 6.3).
             || self.is_response == 0 && self.has(mark::CODING) && !self.has(mark::CHUNKED)
     }
 
-    /// Reads until the bytes end, or something is to be decided. Returns the number of
-    /// bytes read. `limit`: of the bytes of a header section.
+    /// Reads until the bytes end, or the caller must decide. Returns the number of bytes
+    /// read. `limit`: maximum length of a header section or chunk line, bytes.
     pub(super) fn read(&mut self, head: &mut Head, data: &[u8], limit: u32) -> (usize, Stop) {
         let mut at = 0;
         while let Some(byte) = data.get(at) {

@@ -1,39 +1,40 @@
 //! `http`: reads HTTP/1 in both directions of a connection, counts requests and
 //! responses, and refuses requests by host, method and path.
 //!
-//! Theory of operation. The function stands between the ends and holds no packet: a
-//! segment passes or is dropped as it comes. Each direction has a [`Reader`], a machine
-//! that takes one byte at a time, so the state between two segments is a few numbers and
-//! those parts of a request that rules look at. A header block is never buffered, and
-//! fields that decide nothing may be of any length. (The crate `httparse` reads whole
-//! blocks from one buffer; it is what tests compare the machine with.)
+//! Theory of operation. The function holds no packet: a segment passes or is dropped on
+//! arrival. Each direction has a [`Reader`], a state machine that processes one byte at a
+//! time, so the state between two segments is a few numbers and those parts of a request
+//! that rules compare. A header section is never buffered, and fields that decide nothing
+//! may be of any length. (The crate `httparse` parses whole blocks in one buffer; tests
+//! compare the reader with it.)
 //!
-//! Order. Bytes are read once and in order ([`Segment::place`]). Repeated bytes pass
-//! unread, also if they differ; a segment with a gap before it is dropped, and comes
-//! again when the gap has been filled. Only inside of a response's body of known length
-//! any order does. A direction's first number is what the server's SYN-ACK says: a
-//! client's SYN alone changes nothing, because it may be one that the server ignores. For
-//! the same reason a segment that would be read, or a SYN-ACK, is dropped if its checksum
-//! is wrong, as are fragments, urgent segments, SYNs with data, and data that acknowledge
-//! nothing, or what the other end has not sent. (Checksums of what is not looked at, like
-//! repeated bytes, do not matter.) A server without state may answer several SYNs, of
-//! which the client chooses one. The last answer counts here: a segment with numbers of
-//! another one is dropped.
+//! Order. Bytes are read once and in order ([`Segment::place`]). Retransmitted bytes pass
+//! unread, even if they differ. A segment after a gap is dropped, and its retransmission
+//! is read once the gap is filled; only segments inside a response body of known length
+//! may arrive in any order. The server's SYN-ACK sets the first sequence number of each
+//! direction: a client's SYN alone changes nothing, because the server may ignore it.
+//! Segments that servers may discard or read differently are dropped: SYN-ACKs and
+//! segments to read with a wrong checksum, fragments, urgent segments, SYNs with data,
+//! and data without an acknowledgement or with one for bytes that the other end has not
+//! sent. (Checksums of segments that are not read, such as retransmissions, do not
+//! matter.) A server with SYN cookies may answer several SYNs, of which the client
+//! chooses one. The last answer counts here: a segment with the numbers of another answer
+//! is dropped.
 //!
-//! Verdicts. A request is judged when its header section is complete. The segment in
-//! which it ends is dropped if the request is refused, and so are all later bytes of the
-//! direction; the server, which may have the section's beginning, never sees its end.
-//! Earlier requests in the same segment do not get there either. Responses that are on
-//! their way still pass, unless the ends are told (`reject`).
+//! Verdicts. A request is judged when its header section is complete. If the request is
+//! refused, the segment that completes the section is dropped, and so are all later bytes
+//! of the direction; the server may have the section's beginning, but never sees its end.
+//! Earlier requests in the same segment are dropped with it. Outstanding responses still
+//! pass, unless both ends are reset (`reject`).
 //!
-//! Responses are read because they decide what requests mean: after CONNECT and a 2xx,
-//! and after 101, both directions are a tunnel and are not read (RFC 9110, sections 9.3.6
-//! and 15.2.2). Bytes behind a CONNECT that come before its response could be either, and
-//! are refused.
+//! Responses are read because they decide how later bytes are read: both directions
+//! become an unread tunnel with a 101, and with a 2xx to a CONNECT (RFC 9110, sections
+//! 9.3.6 and 15.2.2). Bytes between a CONNECT and its response could be tunnel data or a
+//! request, and are refused.
 //!
 //! The outcome depends on the flow's own packets and state alone, so a replay gives the
-//! same. A flow of which a weak protection has forgotten packets cannot be read on: it
-//! passes unread from there, and is counted.
+//! same outcome. A flow that lost packets under a weak protection cannot be read any
+//! more: the rest of it passes unread, and is counted.
 //!
 //! In: segments. Out: the same segments, or drops. Never: a changed byte, a held packet.
 
@@ -70,9 +71,9 @@ use segment::{Place, Segment};
 holdfast_nf::shared_state! {
     /// Counters that all connections share.
     pub struct HttpCounts {
-        /// What has been read, refused and left unread.
+        /// Counts of messages that were read, refused or left unread.
         pub messages: Counters,
-        /// Requests decided by each rule, and by none.
+        /// Requests by the rule that decided, or by the default.
         pub rules: Counters,
         /// Requests and responses of each host.
         pub hosts: Counters,
@@ -85,7 +86,7 @@ impl HttpCounts {
     }
 }
 
-/// Reads HTTP; see the module.
+/// The function that reads HTTP; see the module.
 #[derive(Debug)]
 pub struct Http {
     ports: Vec<u16>,
@@ -110,7 +111,7 @@ fn is_text(byte: u8) -> bool {
 }
 
 impl Http {
-    /// Refuses the direction from here on, or passes what comes (`None`).
+    /// Refuses the direction from here on; `None` if the action is to allow.
     fn refuse(&self, action: Action, way: &mut Reader, shared: &mut HttpCounts) -> Option<Verdict> {
         let (step, verdict) = match action {
             Action::Allow => return None,
@@ -132,7 +133,7 @@ impl Http {
         let refused = self.refuse(self.malformed, &mut flow.ways[way], shared);
         if refused.is_none() {
             flow.ways[way].step = step::OFF;
-            // Without requests nobody knows what responses belong to.
+            // Responses cannot be assigned to requests that are not read.
             if way == REQUESTS && flow.ways[RESPONSES].is_reading() {
                 flow.ways[RESPONSES].step = step::OFF;
             }
@@ -140,7 +141,8 @@ impl Http {
         refused
     }
 
-    /// Reads the segment's data, which come next. `None` if they pass.
+    /// Reads the segment's data, which begin with the direction's next byte; `None` if
+    /// they pass.
     fn read(
         &self,
         mut data: &[u8],
@@ -172,10 +174,10 @@ impl Http {
     fn judge(&self, flow: &mut HttpFlow, shared: &mut HttpCounts) -> Option<Verdict> {
         let HttpFlow { ways: [way, responses], head, pipeline, decided, .. } = &mut *flow;
         let is_connect = head.method() == b"CONNECT";
-        // RFC 9112, section 3.2: a request of HTTP/1.1 without a Host is refused.
+        // A request of HTTP/1.1 without a Host is malformed (RFC 9112, section 3.2).
         let lacks_host =
             !way.has(mark::HOST) && !way.has(mark::OLD) && !is_planted(Fault::NeedsNoHost);
-        // RFC 9110, section 9.3.6: content of a CONNECT means nothing.
+        // Content of a CONNECT has no defined meaning (RFC 9110, section 9.3.6).
         let has_content = way.has(mark::CODING) || way.left > 0;
         let is_ambiguous = way.is_ambiguous() && !is_planted(Fault::AllowsTwoLengths);
         if lacks_host || is_ambiguous || is_connect && has_content {
@@ -186,7 +188,7 @@ impl Http {
         shared.hosts.add(Hosts::requests(host), 1);
         *decided = NO_RULE_ASKED;
         let action = if way.has(mark::LONG) {
-            // Counted, and allowed, when it became too long.
+            // The request was counted and allowed when its section became too long.
             Action::Allow
         } else if way.marks & self.undecidable != 0 {
             shared.add(Count::Oversized);
@@ -207,7 +209,7 @@ impl Http {
             _ => Kind::Other,
         };
         if responses.is_reading() && !pipeline.push(kind, host) {
-            // Requests are judged all the same; a tunnel is not seen any more.
+            // Requests are still judged, but a tunnel is not recognized any more.
             responses.step = step::OFF;
             shared.add(Count::PipelineFull);
         }
@@ -219,13 +221,13 @@ impl Http {
         None
     }
 
-    /// Takes the response whose header section is complete.
+    /// Handles the response whose header section is complete.
     fn take_response(&self, flow: &mut HttpFlow, shared: &mut HttpCounts) -> Option<Verdict> {
         let HttpFlow { ways: [requests, way], pipeline, .. } = &mut *flow;
         if way.is_ambiguous() {
             return self.refuse_malformed(flow, RESPONSES, shared);
         }
-        // A server may give up before it has got a request (408).
+        // A server may time out (408) before it has received a request.
         let (kind, host) = pipeline.oldest().unwrap_or((Kind::Other, 0));
         let class = class(way.status);
         shared.messages.add(Count::Responses as usize + class, 1);
@@ -237,7 +239,8 @@ impl Http {
             flow.become_tunnel();
             return None;
         }
-        // RFC 9112, section 6.3: messages without a body, whatever their fields say.
+        // These responses have no body, whatever their fields say (RFC 9112, section
+        // 6.3).
         let is_head = kind == Kind::Head && !is_planted(Fault::ExpectsHeadBodies);
         let is_empty = is_head || class == 0 || matches!(status, 204 | 304);
         if class != 0 {
@@ -314,7 +317,7 @@ impl NetworkFunction for Http {
         shared: &mut HttpCounts,
         cx: &mut Opening<'_>,
     ) -> Open<HttpFlow> {
-        // The packet as the functions before this one left it.
+        // The key is that of the packet as earlier functions of the chain left it.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
         let opens = |segment: Segment<'_>| segment.flags & (SYN | ACK) == SYN;
         let opens = Segment::of(packet).is_some_and(opens);
@@ -322,7 +325,7 @@ impl NetworkFunction for Http {
         if key.protocol != u16::from(proto::TCP) {
             return Open::Accept(HttpFlow::default());
         } else if !self.ports.contains(&key.destination_port) {
-            // A client may have any port; no server sends a SYN.
+            // A client may have any port, and servers send no SYN.
             if opens || !self.ports.contains(&key.source_port) {
                 return Open::Accept(HttpFlow::default());
             }
@@ -362,14 +365,14 @@ impl NetworkFunction for Http {
             return Verdict::Drop(DropReason::FunctionDenied);
         };
         let Segment { flags, data, .. } = segment;
-        // Servers disagree on whether an urgent byte is one of the stream (RFC 6093), and
-        // the pointer to it may come before it, or again.
+        // Servers disagree on whether an urgent byte belongs to the stream (RFC 6093).
+        // The pointer to it may arrive before it, or more than once.
         if flags & (URG | RST) == URG && !is_unread {
             shared.add(Count::Unreadable);
             return Verdict::Drop(DropReason::FunctionDenied);
         }
         if flags & SYN != 0 {
-            // The server may take the data of a SYN or not, and nobody here knows.
+            // The server may accept the data of a SYN or not, unknown to this function.
             if !data.is_empty() {
                 shared.add(Count::Unreadable);
                 return Verdict::Drop(DropReason::FunctionDenied);
@@ -405,8 +408,8 @@ impl NetworkFunction for Http {
             step::REFUSED => return Verdict::Forward,
             _ => {}
         }
-        // Receivers drop such segments (RFC 9293, section 3.10.7.4): what they read at
-        // these numbers is still to come.
+        // Receivers drop such segments (RFC 9293, section 3.10.7.4): the bytes that they
+        // read at these sequence numbers are still to come.
         if flags & ACK == 0 || !flow.ways[1 - way].may_have_sent(segment.acknowledgement) {
             shared.add(Count::Unreadable);
             return Verdict::Drop(DropReason::FunctionDenied);

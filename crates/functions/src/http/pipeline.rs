@@ -1,32 +1,33 @@
-//! Requests whose responses are still to come, in order: a response's framing depends on
-//! its request's method (RFC 9112, section 6.3), and it is counted under that one's host.
+//! Outstanding requests of a connection, in order. A response's framing depends on the
+//! method of its request (RFC 9112, section 6.3), and the response is counted under the
+//! host of that request.
 
-/// Requests of one connection without a response that are remembered.
+/// Maximum number of outstanding requests of one connection.
 const MOST: usize = 32;
-/// Bits of an entry that say the host.
+/// Bits of an entry that hold the host.
 const HOST_BITS: u8 = 6;
-/// Hosts that an entry can tell apart, "other" included.
+/// Number of hosts that an entry can tell apart, "other" included.
 pub(super) const HOSTS: usize = 1 << HOST_BITS;
 
-/// What a response's framing depends on.
+/// Kinds of request methods, as far as a response's framing depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Any other method.
     Other,
-    /// HEAD: no body comes.
+    /// HEAD: the response has no body.
     Head,
-    /// CONNECT: a tunnel comes, if it succeeds.
+    /// CONNECT: a tunnel follows a successful response.
     Connect,
 }
 
 holdfast_nf::flow_state! {
-    /// A ring of requests.
+    /// A ring of outstanding requests.
     pub struct Pipeline {
-        /// Kind and host of each.
+        /// Kind and host of each request.
         pub entries: [u8; MOST],
-        /// The index of the oldest.
+        /// The index of the oldest request.
         pub first: u8,
-        /// Their number.
+        /// The number of requests.
         pub len: u8,
     }
 }
@@ -60,7 +61,7 @@ impl Pipeline {
         self.first = self.first.wrapping_add(1) % MOST as u8;
     }
 
-    /// True if no response is to come.
+    /// True if no request is outstanding.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,4 +1,4 @@
-//! Rules about requests, in words.
+//! Rules about requests, and their text form.
 
 use super::head::{Head, PATH, normalize, part};
 use super::is_token;
@@ -6,7 +6,7 @@ use super::message::mark;
 use crate::firewall::Action;
 use holdfast_nf::ConfigError;
 
-/// A pattern with `*`, for anything, at its beginning, at its end, or at both.
+/// A pattern. A `*` at its beginning, its end or both stands for anything.
 #[derive(Debug)]
 struct Pattern {
     is_open_before: bool,
@@ -56,7 +56,7 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split_whitespace().map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word))
 }
 
-/// Checks a host as rules and counters name it, and gives it in lower case.
+/// Checks a host that a rule or counter names, and returns it in lower case.
 pub(super) fn host(word: &str) -> Result<String, String> {
     let lower = word.trim_end_matches('.').to_ascii_lowercase();
     let mut bytes = lower.bytes().filter(|byte| *byte != b'*');
@@ -147,7 +147,8 @@ impl Rule {
         Ok(())
     }
 
-    /// The marks of requests about which the rule cannot tell whether it means them.
+    /// Marks of requests that the rule cannot judge, because it compares a part that is
+    /// too long.
     pub(super) fn undecidable(&self) -> u16 {
         let mark = |has: bool, mark: u16| if has { mark } else { 0 };
         mark(self.methods.is_some(), mark::LONG_METHOD)
@@ -169,7 +170,7 @@ impl Rule {
     }
 }
 
-/// The index of the first rule that means the request.
+/// The index of the first rule that matches the request.
 pub(super) fn first(rules: &[Rule], head: &Head, marks: u16) -> Option<usize> {
     let mut normal = [0; PATH];
     let len =

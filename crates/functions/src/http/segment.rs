@@ -1,10 +1,10 @@
-//! A TCP segment, and which of its bytes come next in their direction.
+//! A TCP segment, and its place in the byte stream of its direction.
 
 use super::message::Reader;
 use holdfast_nf::Packet;
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// A segment's header, as far as it matters, and its data.
+/// Header fields and data of a segment.
 pub(super) struct Segment<'a> {
     pub(super) flags: u8,
     pub(super) sequence: u32,
@@ -15,18 +15,19 @@ pub(super) struct Segment<'a> {
 /// The place of a segment in its direction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place<'a> {
-    /// Bytes that were read before, or are inside a body: nothing to read.
+    /// The bytes were read before, or are inside a body: none is to be read.
     Passed,
-    /// Bytes before it are missing.
+    /// Earlier bytes are missing.
     Ahead,
-    /// It begins before the connection's first byte: it belongs to another one.
+    /// The segment begins before the connection's first byte, so it belongs to another
+    /// one.
     Before,
-    /// These bytes are the next ones, after this many of a body that are passed over.
+    /// The next bytes to read, after this many bytes of a body to skip.
     Next(u64, &'a [u8]),
 }
 
 impl<'a> Segment<'a> {
-    /// The packet's segment; `None` if it is no TCP or a later fragment.
+    /// The packet's segment; `None` if the packet is not TCP, or is a later fragment.
     pub(super) fn of(packet: &'a Packet) -> Option<Segment<'a>> {
         let tcp = packet.tcp()?;
         let data = packet.l4().get(usize::from(tcp.data_offset >> 4) * 4..)?;
@@ -38,18 +39,18 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// The segment's place; it has data. Inside a response's body of known length order
-    /// does not matter: what is missing may come later, and nothing of it is read.
+    /// The place of a segment with data. Segments inside a response body of known length
+    /// may arrive in any order: missing bytes may come later, and are not interpreted.
     pub(super) fn place(&self, reader: &Reader) -> Place<'a> {
         let offset = reader.offset(self.sequence);
         if reader.is_before_all(self.sequence) {
-            // A keep-alive may have the byte before the first one (RFC 9293, section
+            // A keep-alive may carry the byte before the first one (RFC 9293, section
             // 3.8.4).
             let is_probe = self.data.len() == 1 && self.sequence == reader.initial.wrapping_sub(1);
             return if is_probe { Place::Passed } else { Place::Before };
         }
-        // What was read before is not read again. The receiver has it, or takes it from
-        // this segment.
+        // Bytes that were read are not read again. The receiver has them, or takes them
+        // from this segment.
         let known = if offset < 0 { offset.unsigned_abs() as usize } else { 0 };
         let data = match self.data.get(known..) {
             _ if is_planted(Fault::ReadsTwice) => self.data,
@@ -61,7 +62,7 @@ impl<'a> Segment<'a> {
         if ahead > opaque {
             return if is_planted(Fault::PassesGaps) { Place::Passed } else { Place::Ahead };
         }
-        // A state that does not change needs no replication.
+        // An unchanged state needs no replication.
         if ahead + (data.len() as u64) < opaque {
             return Place::Passed;
         }
@@ -85,7 +86,8 @@ mod tests {
         Segment { flags: 0, sequence, acknowledgement: 0, data }.place(reader)
     }
 
-    /// Bytes that were read are cut, those ahead wait, and numbers wrap.
+    /// Bytes that were read are cut off, segments after a gap are not read, and sequence
+    /// numbers wrap.
     #[test]
     fn bytes_are_read_in_order_and_once() {
         for next in [1000, u32::MAX - 1, 0, 1] {
@@ -105,7 +107,7 @@ mod tests {
         }
     }
 
-    /// A long connection has no numbers before its first one: they come again.
+    /// A long connection reuses the sequence numbers before its first one.
     #[test]
     fn numbers_of_long_connections_come_again() {
         let mut long = reader(1000, 0);
@@ -119,7 +121,8 @@ mod tests {
         assert!(long.may_have_sent(long.initial.wrapping_sub(1)));
     }
 
-    /// What may be acknowledged is what has been sent, as far as it is known.
+    /// An acknowledgement may cover bytes that were sent, as far as the reader knows
+    /// them.
     #[test]
     fn what_was_not_sent_is_not_acknowledged() {
         for next in [1000, u32::MAX - 1, 0, 1] {
@@ -137,7 +140,8 @@ mod tests {
         assert!(unread.may_have_sent(58));
     }
 
-    /// Inside a response's body any order does, up to the byte behind it.
+    /// Segments inside a response body may arrive in any order, up to the byte after the
+    /// body.
     #[test]
     fn a_body_has_no_order() {
         let ten = reader(u32::MAX - 3, 10);
@@ -148,11 +152,11 @@ mod tests {
         assert_eq!(place(&ten, at(8), b"abcd"), Place::Next(8, b"abcd"));
         assert_eq!(place(&ten, at(10), b"abcd"), Place::Next(10, b"abcd"));
         assert_eq!(place(&ten, at(11), b"abcd"), Place::Ahead);
-        // The end of a longer one cannot be told by a number.
+        // The end of a longer body cannot be told by a sequence number.
         let huge = reader(7, 1 << 31);
         assert_eq!(place(&huge, 7, b"abcd"), Place::Next(0, b"abcd"));
         assert_eq!(place(&huge, 8, b"abcd"), Place::Ahead);
-        // Nor has a client any reason to leave gaps.
+        // A request's body must arrive in order.
         let request = Reader { is_response: 0, ..reader(7, 100) };
         assert_eq!(place(&request, 7, b"abcd"), Place::Next(0, b"abcd"));
         assert_eq!(place(&request, 8, b"abcd"), Place::Ahead);

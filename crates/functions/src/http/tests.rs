@@ -1,5 +1,5 @@
-//! The machine beside `httparse`, which reads whole blocks: what the machine accepts, the
-//! crate reads in the same way, and what the machine refuses beyond it is written here.
+//! The reader compared with `httparse`, which parses whole blocks: the crate parses every
+//! message that the reader accepts, with the same result. Valid messages are accepted.
 
 use super::head::Head;
 use super::message::{Reader, Stop, mark, step};
@@ -11,7 +11,7 @@ fn ours(data: &[u8], is_response: bool) -> (Reader, Head, usize, Stop) {
     (reader, head, read, stop)
 }
 
-/// As [`ours`], one byte at a time.
+/// The result of [`ours`], read one byte at a time.
 fn ours_in_bytes(data: &[u8], is_response: bool) -> (Reader, Head, usize, Stop) {
     let (mut reader, mut head) = (Reader::from(0, is_response), Head::default());
     for (at, byte) in data.iter().enumerate() {
@@ -36,8 +36,8 @@ fn without_port(host: &[u8]) -> Vec<u8> {
     host[..end].to_ascii_lowercase()
 }
 
-/// True if `httparse` reads the block as a request, and if the machine agrees in all that
-/// both know. The machine must have accepted it.
+/// True if `httparse` parses the block as a request; panics if its result differs from
+/// the reader's. The reader must have accepted the block.
 fn agrees_on_request(data: &[u8], reader: &Reader, head: &Head, read: usize) -> bool {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut theirs = httparse::Request::new(&mut headers);
@@ -79,7 +79,7 @@ fn agrees_on_response(data: &[u8], reader: &Reader, read: usize) -> bool {
     true
 }
 
-/// A block of lines that are right, and of some that are nearly so.
+/// A block of valid lines, some of which are replaced by nearly valid ones.
 fn block(is_response: bool) -> impl Strategy<Value = Vec<u8>> {
     let starts = if is_response {
         vec![
@@ -149,8 +149,8 @@ fn block(is_response: bool) -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// Whatever request is accepted, another parser reads in the same way, and the
-    /// borders of what is read at a time change nothing.
+    /// Accepted requests are the same for another parser, and the number of bytes that
+    /// are read at a time changes nothing.
     #[test]
     fn accepted_requests_are_the_same_for_others(data in block(false)) {
         let (reader, head, read, stop) = ours(&data, false);
@@ -162,7 +162,7 @@ proptest! {
         prop_assert_eq!((head.method(), head.path(), head.host()), (other_head.method(), other_head.path(), other_head.host()));
     }
 
-    /// The same for responses.
+    /// Accepted responses are the same for another parser, as above.
     #[test]
     fn accepted_responses_are_the_same_for_others(data in block(true)) {
         let (reader, _, read, stop) = ours(&data, true);
@@ -173,7 +173,8 @@ proptest! {
         prop_assert_eq!((read, stop, reader.step, reader.marks), (other_read, other_stop, other.step, other.marks));
     }
 
-    /// Any bytes at all.
+    /// Arbitrary bytes cause no panic, and are accepted as a request only if `httparse`
+    /// agrees.
     #[test]
     fn any_bytes_are_read_or_refused(data in proptest::collection::vec(any::<u8>(), 0..200)) {
         for is_response in [false, true] {
@@ -184,7 +185,7 @@ proptest! {
         }
     }
 
-    /// A request that is right is accepted, with what it says.
+    /// A valid request is accepted, and its parts are those that were sent.
     #[test]
     fn right_requests_are_accepted(
         method in "[A-Z!#$%&'*+.^_`|~-]{1,24}",
@@ -203,7 +204,7 @@ proptest! {
         prop_assert_eq!(reader.left, length);
     }
 
-    /// A chunk's line that is accepted has the size that another parser sees.
+    /// An accepted chunk line has the size that another parser reads.
     #[test]
     fn sizes_of_chunks_are_the_same_for_others(line in "[0-9a-fA-F]{0,17}[ \t]{0,2}(;[ -~]{0,9})?[\r\n]{0,2}[\r\n]", noise in any::<(proptest::sample::Index, u8)>(), is_noisy in any::<bool>()) {
         let mut data = line.into_bytes();
@@ -222,7 +223,7 @@ proptest! {
     }
 }
 
-/// Chunks with extensions and trailers end where they end.
+/// A chunked body with extensions and trailers ends at its last byte, wherever it is cut.
 #[test]
 fn a_chunked_body_ends_where_it_ends() {
     let body = b"5;a=\"b;c\"\r\nhello\r\n0A \t;x\r\n0123456789\r\n000\r\nContent-Length: 7\r\nX: y\r\n\r\n";

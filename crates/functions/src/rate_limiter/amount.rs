@@ -3,14 +3,14 @@
 use core::num::NonZeroU64;
 use holdfast_nf::Rate;
 
-/// A burst lasts at least so many packets.
+/// Minimum of a default burst, packets.
 const LEAST_PACKETS: u64 = 10;
 /// Bytes of a full packet on Ethernet.
 const FULL: u64 = 1500;
-/// The largest rate and the largest burst: every product with a unit fits.
+/// The largest rate and the largest burst, bits or packets.
 const MOST: u64 = 1 << 50;
 
-/// The unit of an amount: the factor, and true for packets.
+/// The unit of an amount: the factor to bits or packets, and true for packets.
 fn unit(word: &str) -> Option<(u64, bool)> {
     Some(match word {
         "bit" => (1, false),
@@ -37,11 +37,11 @@ fn amount(text: &str) -> Option<(NonZeroU64, bool)> {
     Some((NonZeroU64::new(amount)?, is_packets))
 }
 
-/// Reads a rate and its burst. Without a burst it is what the rate gives in 100 ms, and
-/// at least ten full packets.
+/// Reads a rate and its burst. The default burst is what the rate gives in 100 ms, and at
+/// least ten full packets.
 ///
 /// # Errors
-/// The key of the wrong value (`rate` or `burst`), and what would be right.
+/// The key of the wrong value (`rate` or `burst`), and the remedy.
 pub(super) fn rate(rate: &str, burst: Option<&str>) -> Result<Rate, (&'static str, String)> {
     let read = rate.trim_end().strip_suffix("/s").and_then(amount);
     let (per_second, is_packets) = read.ok_or_else(|| {
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// A mistake is told by the key of the wrong value.
+    /// A mistake is reported with the key of the wrong value.
     #[test]
     fn mistakes_are_told() {
         for (text, burst, key) in [

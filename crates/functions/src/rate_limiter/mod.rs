@@ -1,13 +1,14 @@
 //! `rate_limiter`: lets packets pass up to a rate, of each flow, of each source, or of
-//! the whole chain, and drops or marks those beyond.
+//! the whole chain, and drops or marks packets beyond it.
 //!
-//! Theory of operation. A policer of token buckets ([`Rate`]). A flow's bucket lies in
-//! its state, is filled by the packets' stamps, and goes where the flow goes. A bucket
-//! that flows share is the switch's, through which all their packets come
-//! ([`rate_limits`](NetworkFunction::rate_limits)): the budget is one, whichever runtimes
-//! have the flows, and a flood ends before it costs a runtime anything. A packet has to
-//! conform to the shared limits first, then to those of its flow, each in the order in
-//! which they are written. A limit that it exceeds costs it nothing; those before it do.
+//! Theory of operation. The function is a policer of token buckets ([`Rate`]). A flow's
+//! bucket is part of the flow's state, is filled by the packets' timestamps, and moves
+//! with the flow. A shared bucket is kept by the switch, which all packets of its flows
+//! pass ([`rate_limits`](NetworkFunction::rate_limits)): there is one budget, whichever
+//! runtimes serve the flows, and a flood is dropped before it reaches a runtime. A packet
+//! must conform to the shared limits first, then to those of its flow, each in the order
+//! of the configuration. A packet takes no tokens from a limit that it exceeds, but has
+//! taken tokens from the limits before.
 //!
 //! In: packets. Out: the same packets, some of them marked. Never: a queue; a function
 //! holds no packets, so it does not shape.
@@ -25,18 +26,18 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Limits per flow that there may be: each has a bucket in every flow's state.
+/// Maximum number of limits per flow; each has a bucket in every flow's state.
 const PER_FLOW: usize = 4;
 
 /// The flows that share a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
-    /// Each flow has the rate for itself.
+    /// Each flow has a rate of its own.
     Flow,
-    /// All flows that were opened from one address, or network.
+    /// All flows that were opened from one address or network share the rate.
     Source,
-    /// All flows of the chain.
+    /// All flows of the chain share the rate.
     Chain,
 }
 
@@ -44,12 +45,12 @@ pub enum Per {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Counted {
-    /// Both directions together.
+    /// Packets of both directions together.
     #[default]
     Both,
-    /// From the side that opened the connection.
+    /// Packets from the side that opened the connection.
     Forward,
-    /// To the side that opened the connection.
+    /// Packets to the side that opened the connection.
     Reverse,
 }
 
@@ -57,33 +58,33 @@ pub enum Counted {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitConfig {
-    /// The flows that share the rate: none (`flow`), those of a `source`, or all of the
-    /// `chain`.
+    /// The flows that share the rate: those of a `source` or of the `chain`. A limit per
+    /// `flow` gives each flow a rate of its own.
     pub per: Per,
     /// The rate, such as `10 Mbit/s` or `500 packets/s`. Bytes are those of IP packets.
     pub rate: String,
-    /// The most that passes at once, such as `64 kB` or `50 packets`. Without it: what
-    /// the rate gives in 100 ms, and at least ten full packets.
+    /// The maximum that passes at once, such as `64 kB` or `50 packets`. The default is
+    /// what the rate gives in 100 ms, and at least ten full packets.
     #[serde(default)]
     pub burst: Option<String>,
     /// The flows that are limited, as a selector such as `udp from any to any port 53`;
-    /// all without it. Shared limits see a flow's addresses as it comes into the chain,
-    /// those per flow as the functions before this one left them.
+    /// all flows by default. Shared limits see a flow's addresses as the flow enters the
+    /// chain, limits per flow as earlier functions of the chain left them.
     #[serde(default)]
     pub flows: Option<String>,
-    /// The direction of packets that count: `both` together, `forward` or `reverse`.
+    /// The direction of the packets that count: `both` together, `forward` or `reverse`.
     #[serde(default)]
     pub direction: Counted,
-    /// Per source: the bits of an IPv4 address that make the source (32).
+    /// The length of an IPv4 source's prefix, for a limit per source; 32 by default.
     #[serde(default)]
     #[schemars(range(max = 32))]
     pub prefix_v4: Option<u8>,
-    /// Per source: the bits of an IPv6 address that make the source (64).
+    /// The length of an IPv6 source's prefix, for a limit per source; 64 by default.
     #[serde(default)]
     #[schemars(range(max = 128))]
     pub prefix_v6: Option<u8>,
-    /// Per flow: the DSCP of packets beyond the rate, which then pass. Without it they
-    /// are dropped.
+    /// The DSCP of packets beyond the rate, for a limit per flow: they pass marked
+    /// instead of being dropped.
     #[serde(default)]
     pub mark: Option<DscpConfig>,
 }
@@ -92,31 +93,31 @@ pub struct LimitConfig {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimiterConfig {
-    /// The limits. A packet has to conform to all that mean it.
+    /// The limits. A packet must conform to all that apply to it.
     pub limits: Vec<LimitConfig>,
 }
 
 holdfast_nf::flow_state! {
     /// State of one flow.
     pub struct Buckets {
-        /// The flow's buckets, by limit per flow.
+        /// The flow's buckets, in the order of the limits per flow.
         pub buckets: [u64; PER_FLOW],
-        /// The limits that mean the flow, a bit each.
+        /// The limits that apply to the flow, a bit each.
         pub limits: u8,
-        /// 1 once a packet has exceeded one of them.
+        /// 1 once a packet has exceeded one of these limits.
         pub exceeded: u8,
-        /// Zero.
+        /// Padding, zero.
         pub spare: [u8; 6],
     }
 }
 
-/// A limit that every flow has for itself.
+/// A limit that every flow has of its own.
 #[derive(Debug)]
 struct FlowLimit {
     rate: Rate,
     flows: Selector,
     counted: Counted,
-    /// `None`: what exceeds the rate is dropped.
+    /// The mark of packets beyond the rate; `None` drops them.
     mark: Option<Mark>,
     /// The rate as written.
     text: String,
@@ -124,7 +125,7 @@ struct FlowLimit {
 
 /// A rate limiter; see the module.
 pub struct RateLimiter {
-    /// At most [`PER_FLOW`].
+    /// Limits per flow, at most [`PER_FLOW`].
     own: Vec<FlowLimit>,
     shared: Vec<RateLimit>,
 }
@@ -203,7 +204,7 @@ fn limit(config: &LimitConfig, path: &str, zones: &Zones) -> Result<Limit, Confi
 }
 
 impl RateLimiter {
-    /// The limits with a bit in `limits`, with their places.
+    /// The limits with a bit in `limits`, with their indexes.
     #[inline]
     fn limits_of(&self, limits: u8) -> impl Iterator<Item = (usize, &FlowLimit)> {
         self.own.iter().enumerate().filter(move |(at, _)| limits >> at & 1 == 1)
@@ -242,7 +243,7 @@ impl NetworkFunction for RateLimiter {
     fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _shared: &mut (), cx: &mut Opening<'_>) -> Open<Buckets> {
-        // A later fragment has no ports of its own: the edge knew them.
+        // A later fragment has no ports of its own; the edge found them.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
         let mut flow = Buckets::default();
         for (at, limit) in self.own.iter().enumerate() {
@@ -272,7 +273,7 @@ impl NetworkFunction for RateLimiter {
             }
             flow.exceeded = 1;
             match limit.mark {
-                // A DSCP takes no room.
+                // A DSCP needs no room, so this cannot fail.
                 Some(mark) => _ = mark.write(packet),
                 None => return Verdict::Drop(DropReason::RateExceeded),
             }

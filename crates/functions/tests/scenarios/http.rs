@@ -1,4 +1,4 @@
-//! HTTP in both directions: where messages begin and end, and what is counted.
+//! HTTP in both directions: message boundaries, and counters.
 
 use crate::bench::Bench;
 use crate::http_conversation::Conversation;
@@ -11,8 +11,8 @@ fn conversation() -> Conversation {
     Conversation::new(&json!({}))
 }
 
-/// A conversation that is only counted: each message where it belongs, whatever its body
-/// looks like.
+/// Messages of an allowed conversation are counted by class, and bodies that look like
+/// messages are not read.
 #[test]
 fn messages_are_counted_and_bodies_are_not_read() {
     let mut talk = conversation();
@@ -35,7 +35,7 @@ fn messages_are_counted_and_bodies_are_not_read() {
     );
 }
 
-/// Requests may be sent before responses have come, in one segment or many.
+/// Requests may be pipelined, in one segment or many.
 #[test]
 fn requests_may_be_pipelined() {
     let mut talk = conversation();
@@ -47,8 +47,8 @@ fn requests_may_be_pipelined() {
     assert_eq!(talk.bench.state(), "idle");
 }
 
-/// A response to HEAD, and those with 204 and 304, have no body, whatever their fields
-/// say; the next one follows at once.
+/// Responses to HEAD, and those with status 204 or 304, have no body, whatever their
+/// fields say; the next response follows at once.
 #[test]
 pub(crate) fn responses_without_bodies() {
     let mut talk = conversation();
@@ -61,7 +61,7 @@ pub(crate) fn responses_without_bodies() {
     assert_eq!(talk.tally(), "default 4, requests 4, responses_2xx 3, responses_3xx 1");
 }
 
-/// A response without a length ends with the connection: nothing in it is read.
+/// A response without a length ends with the connection, and its body is not read.
 #[test]
 fn a_response_may_last_until_the_end() {
     for head in ["HTTP/1.0 200\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n"] {
@@ -75,7 +75,7 @@ fn a_response_may_last_until_the_end() {
     }
 }
 
-/// After 101, and after CONNECT and a success, bytes of any kind pass, and none is read.
+/// Bytes of any kind pass unread after a 101, and after a successful CONNECT.
 #[test]
 pub(crate) fn what_follows_an_upgrade_is_not_read() {
     let upgrade = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n";
@@ -95,7 +95,7 @@ pub(crate) fn what_follows_an_upgrade_is_not_read() {
     }
 }
 
-/// An upgrade or a CONNECT that the server declines leaves the connection what it was.
+/// A connection is still read after the server declined an upgrade or a CONNECT.
 #[test]
 fn a_declined_upgrade_is_a_response() {
     let mut talk = conversation();
@@ -109,7 +109,8 @@ fn a_declined_upgrade_is_a_response() {
     assert_eq!((talk.count("responses_2xx"), talk.count("responses_4xx")), (2, 1));
 }
 
-/// Bytes behind a CONNECT, before its response, may be a tunnel's or a request.
+/// Bytes between a CONNECT and its response could be tunnel data or a request, and are
+/// refused.
 #[test]
 fn nothing_may_hide_behind_a_connect() {
     let connect = "CONNECT b:443 HTTP/1.1\r\nHost: b:443\r\n\r\n";
@@ -121,8 +122,8 @@ fn nothing_may_hide_behind_a_connect() {
     assert_eq!((talk.count("malformed"), talk.count("refused")), (1, 1));
 }
 
-/// Requests that others may take for something else (RFC 9112, sections 2.2, 3, 3.2, 5.1,
-/// 5.2, 6.1 and 6.3), and what is no HTTP.
+/// Requests that other parsers may read differently (RFC 9112, sections 2.2, 3, 3.2, 5.1,
+/// 5.2, 6.1 and 6.3), and bytes that are not HTTP, are refused.
 #[test]
 pub(crate) fn ambiguous_requests_are_refused() {
     let host = "Host: a.example\r\n";
@@ -193,8 +194,8 @@ pub(crate) fn ambiguous_requests_are_refused() {
     }
 }
 
-/// Without a Host a request of HTTP/1.1 is refused, also if its target names a host (RFC
-/// 9112, section 3.2); one of HTTP/1.0 is not.
+/// An HTTP/1.1 request without a Host is refused, even if its target names a host (RFC
+/// 9112, section 3.2). An HTTP/1.0 request without one passes.
 #[test]
 pub(crate) fn a_request_needs_a_host() {
     for line in ["GET / HTTP/1.1", "GET http://a/ HTTP/1.1", "CONNECT a:1 HTTP/1.1"] {
@@ -206,7 +207,8 @@ pub(crate) fn a_request_needs_a_host() {
     assert_eq!(talk.tally(), "default 3, requests 3");
 }
 
-/// A length and a coding, each alone, and in the way that RFC 9112 asks for.
+/// Request bodies with a length or a transfer coding, in several valid spellings, end at
+/// their last byte.
 #[test]
 fn bodies_of_requests_end_where_they_end() {
     let mut talk = conversation();
@@ -223,7 +225,7 @@ fn bodies_of_requests_end_where_they_end() {
     assert_eq!(talk.bench.state(), "waiting");
 }
 
-/// Responses that are ambiguous or no HTTP are refused; the client's bytes still pass.
+/// Responses that are ambiguous or not HTTP are refused; the client's bytes still pass.
 #[test]
 fn ambiguous_responses_are_refused() {
     for response in [
@@ -245,7 +247,8 @@ fn ambiguous_responses_are_refused() {
     }
 }
 
-/// What is malformed may pass: the connection is not read any more.
+/// Malformed requests may be allowed, which ends the reading of their connection, or be
+/// rejected with a reset.
 #[test]
 fn malformed_messages_may_be_allowed() {
     let config = json!({ "malformed": "allow", "rules": ["deny path /admin"] });
@@ -259,7 +262,7 @@ fn malformed_messages_may_be_allowed() {
     assert!(talk.bench.has_told());
 }
 
-/// A field that decides nothing may be of any length; a header section may not.
+/// A field that decides nothing may be of any length; a header section has a limit.
 #[test]
 fn a_header_of_64_kib_is_too_long() {
     let long = |bytes: usize| {
@@ -283,11 +286,11 @@ fn a_header_of_64_kib_is_too_long() {
         assert_eq!(talk.count("oversized"), u64::from(!passes || is_allowed));
         assert_eq!(talk.count("requests"), u64::from(passes));
         if is_allowed {
-            // The next one is judged.
+            // The next request is judged.
             talk.is_refused(Client, "GET / HTTP/1.0\r\n\r\n");
         }
     }
-    // Endless lines of chunks and trailers are as limited.
+    // Chunk lines and trailer sections have the same limit.
     for rest in ["1;", "0\r\nX: "] {
         let mut talk = conversation();
         talk.asks("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -297,7 +300,7 @@ fn a_header_of_64_kib_is_too_long() {
     }
 }
 
-/// Beyond 32 requests without a response responses are not read; requests are.
+/// Responses are not read beyond 32 outstanding requests; requests are.
 #[test]
 fn a_pipeline_is_bounded() {
     let mut talk = Conversation::new(&json!({ "rules": ["deny path /x"] }));
@@ -308,14 +311,15 @@ fn a_pipeline_is_bounded() {
     talk.answers("\0");
     talk.is_refused(Client, get("/x", "a"));
     assert_eq!(talk.tally(), "default 40, deny path /x 1, pipeline_full 1, refused 1, requests 41");
-    // Nothing says whether a CONNECT has become a tunnel.
+    // The response to a later CONNECT is not read, so bytes after the CONNECT are
+    // refused.
     let mut talk = conversation();
     (0..40).for_each(|_| talk.asks(get("/", "a")));
     talk.asks("CONNECT b:443 HTTP/1.1\r\nHost: b:443\r\n\r\n");
     talk.answers("HTTP/1.1 200 OK\r\n\r\n");
     talk.is_refused(Client, "\x16\x03");
     assert_eq!((talk.count("malformed"), talk.count("upgraded")), (1, 0));
-    // Of fewer, all responses are read, however many have been before.
+    // All responses are read if no more than 32 requests are outstanding at a time.
     let mut talk = conversation();
     for _ in 0..5 {
         (0..32).for_each(|_| talk.asks(get("/", "a")));
@@ -324,7 +328,7 @@ fn a_pipeline_is_bounded() {
     assert_eq!(talk.tally(), "default 160, requests 160, responses_2xx 160");
 }
 
-/// Hosts that are named are counted one by one, the others together.
+/// Configured hosts have counters of their own, and all others share one set.
 #[test]
 fn hosts_are_counted() {
     let mut talk =
@@ -354,8 +358,9 @@ fn hosts_are_counted() {
     }
 }
 
-/// A connection that had begun before may be noticed by what its server says. Then it is
-/// counted, and nothing is read as what it is not, also of a connection that follows it.
+/// A connection that began before may first be seen by a segment of its server. The
+/// connection is counted and not read, and neither is one that follows it with the same
+/// addresses and ports.
 #[test]
 fn a_server_may_speak_first() {
     let mut bench = Bench::new(&[("http", json!({ "rules": ["deny"] }))]);
@@ -364,18 +369,18 @@ fn a_server_may_speak_first() {
     bench.unchanged("tcp 10.0.0.2:2 > 203.0.113.10:80 SYN seq 9");
     bench.unchanged("tcp 203.0.113.10:80 > 10.0.0.2:2 SYN ACK seq 99 ack 10");
     bench.unchanged("tcp 10.0.0.2:2 > 203.0.113.10:80 ACK seq 10 ack 100 len 9");
-    // Nor does the client's answer to a SYN turn it round.
+    // A SYN-ACK of the client does not reverse the flow either.
     bench.unchanged("tcp 203.0.113.10:80 > 10.0.0.2:2 SYN seq 99");
     bench.unchanged("tcp 10.0.0.2:2 > 203.0.113.10:80 SYN ACK seq 9 ack 100");
     bench.unchanged("tcp 203.0.113.10:80 > 10.0.0.2:2 ACK seq 100 ack 10 len 9");
     assert_eq!((bench.counter("midstream"), bench.state()), (1, "unread"));
-    // The port is a client's if a SYN comes from it.
+    // A port that sends a SYN is a client's.
     bench.unchanged("tcp 10.0.0.2:80 > 203.0.113.10:22 SYN seq 9");
     assert_eq!((bench.counter("midstream"), bench.state()), (1, ""));
 }
 
-/// Flows to other ports, and of other protocols, are not read. A connection that had
-/// begun before is counted and passes.
+/// Flows to other ports, and of other protocols, are not read. A connection that began
+/// before is counted and passes.
 #[test]
 fn other_flows_pass_unread() {
     let mut bench = Bench::new(&[("http", json!({ "ports": [80, 8080], "rules": ["deny"] }))]);
@@ -389,7 +394,7 @@ fn other_flows_pass_unread() {
     bench.unchanged("tcp 203.0.113.10:8080 > 10.0.0.2:2 ACK seq 9 len 9");
     bench.unchanged("tcp 10.0.0.2:2 > 203.0.113.10:8080 ACK seq 1000 len 9");
     assert_eq!((bench.counter("midstream"), bench.state()), (1, "unread"));
-    // An error about a segment passes.
+    // An ICMP error about a segment passes.
     bench.unchanged("tcp 10.0.0.2:3 > 203.0.113.10:80 SYN");
     bench.unchanged(
         "icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:3 > 203.0.113.10:80",

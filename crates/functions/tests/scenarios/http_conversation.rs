@@ -26,7 +26,7 @@ pub(crate) struct Conversation {
 pub(crate) const CLIENT: u32 = u32::MAX - 40;
 pub(crate) const SERVER: u32 = 7000;
 
-/// A length as headers state it.
+/// A response with this body and its Content-Length.
 pub(crate) fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
@@ -37,14 +37,14 @@ pub(crate) fn get(path: &str, host: &str) -> String {
 }
 
 impl Conversation {
-    /// A connection of IPv4 that is established.
+    /// An established IPv4 connection.
     pub(crate) fn new(config: &Value) -> Conversation {
         let mut conversation = Conversation::silent(config);
         conversation.shake();
         conversation
     }
 
-    /// A connection of IPv4 of which nothing has been sent.
+    /// An IPv4 connection before its first segment.
     pub(crate) fn silent(config: &Value) -> Conversation {
         Conversation {
             bench: Bench::new(&[("http", config.clone())]),
@@ -54,7 +54,8 @@ impl Conversation {
         }
     }
 
-    /// A connection of IPv6 whose state moves to another instance before every packet.
+    /// An established IPv6 connection whose state moves to another instance before every
+    /// packet.
     pub(crate) fn moving(config: &Value) -> Conversation {
         let mut conversation = Conversation::silent(config);
         conversation.ends = ["[2001:db8::1]:1000", "[2001:db8::2]:80"];
@@ -63,7 +64,7 @@ impl Conversation {
         conversation
     }
 
-    /// The handshake.
+    /// Performs the handshake.
     pub(crate) fn shake(&mut self) {
         let [client, server] = self.next;
         self.sends(Client, "SYN", client.wrapping_sub(1), b"").expect("the SYN passes");
@@ -71,7 +72,7 @@ impl Conversation {
         self.sends(Client, "ACK", client, b"").expect("the handshake passes");
     }
 
-    /// Sends a segment; its acknowledgement is right.
+    /// Sends a segment that acknowledges the other end's next byte.
     pub(crate) fn sends(
         &mut self,
         end: End,
@@ -99,14 +100,14 @@ impl Conversation {
         words::carrying(&text, data)
     }
 
-    /// The next bytes of an end, in one segment, whether they pass or not.
+    /// Sends the next bytes of an end in one segment, whether they pass or not.
     pub(crate) fn says(&mut self, end: End, data: &[u8]) -> Result<(), DropReason> {
         let sequence = self.next[end as usize];
         self.next[end as usize] = sequence.wrapping_add(data.len() as u32);
         self.sends(end, "ACK PSH", sequence, data)
     }
 
-    /// The next bytes of the client, which pass.
+    /// Sends the next bytes of the client, which must pass.
     #[track_caller]
     pub(crate) fn asks(&mut self, data: impl AsRef<[u8]>) {
         let data = data.as_ref();
@@ -115,7 +116,7 @@ impl Conversation {
         }
     }
 
-    /// The next bytes of the server, which pass.
+    /// Sends the next bytes of the server, which must pass.
     #[track_caller]
     pub(crate) fn answers(&mut self, data: impl AsRef<[u8]>) {
         let data = data.as_ref();
@@ -124,7 +125,7 @@ impl Conversation {
         }
     }
 
-    /// The next bytes of an end, which a rule refuses in silence.
+    /// Sends the next bytes of an end, which must be dropped without an answer.
     #[track_caller]
     pub(crate) fn is_refused(&mut self, end: End, data: impl AsRef<[u8]>) {
         let data = data.as_ref();

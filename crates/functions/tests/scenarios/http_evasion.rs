@@ -1,5 +1,5 @@
-//! Segments in every order and of every size: nothing passes unread that a server would
-//! read, and borders decide nothing.
+//! Segments in every order and of every size: no byte passes unread that a server would
+//! read, and segment boundaries do not matter.
 
 use crate::http_conversation::End::{Client, Server};
 use crate::http_conversation::{CLIENT, Conversation, End, SERVER, get, ok};
@@ -18,7 +18,7 @@ fn conversation() -> Conversation {
 
 const EVIL: &str = "GET /evil HTTP/1.1\r\nHost: a.example\r\n\r\n";
 
-/// One byte a segment, each sent twice, while sequence numbers wrap.
+/// Segments of one byte, each sent twice, are read once while sequence numbers wrap.
 #[test]
 pub(crate) fn segments_of_one_byte() {
     let mut talk = conversation();
@@ -37,7 +37,7 @@ pub(crate) fn segments_of_one_byte() {
     talk.is_refused(Client, [*end]);
 }
 
-/// What was read is not read again, also if other bytes come with it.
+/// Retransmitted bytes are not read again, even if other bytes come with them.
 #[test]
 pub(crate) fn repeated_bytes_are_read_once() {
     let mut talk = conversation();
@@ -52,13 +52,13 @@ pub(crate) fn repeated_bytes_are_read_once() {
     talk.next[0] = start.wrapping_add(two.len() as u32);
     talk.sends(Client, "ACK", talk.next[0].wrapping_sub(1), b"\0").expect("a keep-alive passes");
     assert_eq!(talk.count("requests"), 2);
-    // Behind repeated bytes the next ones are read.
+    // New bytes after retransmitted ones are read.
     let overlap = "\r\n".to_owned() + EVIL;
     let said = talk.sends(Client, "ACK", talk.next[0].wrapping_sub(2), overlap.as_bytes());
     assert_eq!((said, talk.count("requests")), (Err(PolicyDenied), 3));
 }
 
-/// A segment with a gap before it waits until the gap is filled.
+/// A segment after a gap is dropped until the gap is filled.
 #[test]
 pub(crate) fn a_gap_is_filled_first() {
     let mut talk = conversation();
@@ -74,7 +74,8 @@ pub(crate) fn a_gap_is_filled_first() {
     assert_eq!(talk.sends(Server, "ACK", at + 1, b"TTP/1.1"), Err(StateInvalid));
 }
 
-/// Inside a response's body any order does; behind it, bytes are read in order.
+/// Segments inside a response body may arrive in any order; bytes after the body are read
+/// in order.
 #[test]
 fn a_responses_body_has_no_order() {
     let mut talk = conversation();
@@ -93,8 +94,8 @@ fn a_responses_body_has_no_order() {
     assert_eq!((talk.count("responses_2xx"), talk.count("responses_4xx")), (1, 1));
 }
 
-/// A request's body has an order: of two segments ahead of a gap servers may take the
-/// later one, which would be a repeated one here.
+/// A request body must arrive in order: servers may take the later of two segments ahead
+/// of a gap, which the function would take for a retransmission.
 #[test]
 pub(crate) fn a_requests_body_has_an_order() {
     let mut talk = conversation();
@@ -106,8 +107,8 @@ pub(crate) fn a_requests_body_has_an_order() {
     talk.is_refused(Client, EVIL);
 }
 
-/// Of a body of gigabytes sequence numbers do not tell the end, so its bytes come in
-/// order.
+/// Sequence numbers do not tell the end of a body of gigabytes, so its segments must
+/// arrive in order.
 #[test]
 fn a_huge_body_has_an_order() {
     let mut talk = conversation();
@@ -119,7 +120,7 @@ fn a_huge_body_has_an_order() {
     assert_eq!(talk.sends(Server, "ACK", at + (1 << 30), b"x"), Err(StateInvalid));
 }
 
-/// A SYN of the client's inside a connection, which the server ignores, changes nothing.
+/// A client's SYN inside a connection changes nothing, because the server ignores it.
 #[test]
 pub(crate) fn a_syn_hides_nothing() {
     let mut talk = conversation();
@@ -127,7 +128,7 @@ pub(crate) fn a_syn_hides_nothing() {
     talk.asks(&EVIL[..9]);
     talk.sends(Client, "SYN", talk.next[0].wrapping_add(1000), b"").expect("as before");
     talk.is_refused(Client, &EVIL[9..]);
-    // Repeated answers change nothing either.
+    // A repeated SYN-ACK changes nothing either.
     let mut talk = conversation();
     talk.asks(get("/", "a.example"));
     let next = talk.next;
@@ -137,7 +138,7 @@ pub(crate) fn a_syn_hides_nothing() {
     talk.is_refused(Client, EVIL);
 }
 
-/// An answer of the server's to another SYN begins a connection.
+/// A SYN-ACK of the server to another SYN begins a connection.
 #[test]
 fn an_answered_syn_begins_anew() {
     let mut talk = conversation();
@@ -147,14 +148,14 @@ fn an_answered_syn_begins_anew() {
     talk.asks(get("/", "a.example"));
     talk.answers(ok(""));
     talk.is_refused(Client, EVIL);
-    // With the number of before, too.
+    // A new number of the server begins one even if the client's number is the same.
     talk.next = [1_000_000, 3_000_000];
     talk.shake();
     talk.is_refused(Client, EVIL);
 }
 
-/// A server that keeps no state may answer a SYN twice, with two numbers. Only the client
-/// knows which counts: responses are not read, requests are.
+/// A server with SYN cookies may answer a SYN twice, with two numbers. Only the client
+/// knows which one counts, so responses are not read; requests are.
 #[test]
 fn a_second_answer_leaves_requests_read() {
     let mut talk = conversation();
@@ -163,8 +164,8 @@ fn a_second_answer_leaves_requests_read() {
     talk.is_refused(Client, EVIL);
 }
 
-/// Bytes that may not be what the server reads are not read: those of damaged segments,
-/// fragments, urgent ones and those in a SYN.
+/// Segments that the server may read differently or not at all are dropped: damaged and
+/// urgent segments, fragments, SYNs with data.
 #[test]
 fn unreadable_segments_are_dropped() {
     let mut talk = conversation();
@@ -180,8 +181,7 @@ fn unreadable_segments_are_dropped() {
     assert_eq!((talk.count("unreadable"), talk.count("requests")), (4, 0));
     talk.is_refused(Client, EVIL);
     assert_eq!(talk.sends(Server, "ACK URG", SERVER, b""), Err(FunctionDenied));
-    // A damaged SYN-ACK begins nothing, and before the handshake there is nothing to
-    // read.
+    // A damaged SYN-ACK begins no connection, and data before the handshake are dropped.
     let mut talk = Conversation::silent(&config());
     talk.sends(Client, "SYN", CLIENT - 1, b"").expect("passes");
     let mut damaged = talk.frame(Server, "SYN ACK", SERVER - 1, b"");
@@ -189,7 +189,7 @@ fn unreadable_segments_are_dropped() {
     assert_eq!(talk.bench.send_unchecked(&damaged), Err(BadChecksum));
     assert_eq!(talk.bench.state(), "opening");
     assert_eq!(talk.sends(Client, "ACK", CLIENT, EVIL.as_bytes()), Err(StateInvalid));
-    // In a tunnel all of this passes.
+    // All of these segments pass in a tunnel.
     let mut talk = conversation();
     talk.asks("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
     talk.answers("HTTP/1.1 101 Go\r\n\r\n");
@@ -197,8 +197,9 @@ fn unreadable_segments_are_dropped() {
     talk.sends(Client, "ACK more", 5, b"twelve bytes").expect("passes");
 }
 
-/// A segment that servers discard is not read in the place of the one that they take (RFC
-/// 9293, section 3.10.7.4): one that acknowledges nothing, or what they have not sent.
+/// A segment that servers discard is not read in place of the one that they take (RFC
+/// 9293, section 3.10.7.4): it has no acknowledgement, or one for bytes that were not
+/// sent.
 #[test]
 fn what_servers_discard_is_not_read() {
     let fine = get("/fine", "a.example");
@@ -211,7 +212,8 @@ fn what_servers_discard_is_not_read() {
         assert_eq!((talk.count("unreadable"), talk.count("requests")), (1, 0));
         talk.is_refused(Client, EVIL);
     }
-    // Both ends acknowledge what they have got: bytes of a body in any order, and a FIN.
+    // Both ends may acknowledge all that they received: body bytes in any order, and a
+    // FIN.
     let mut talk = conversation();
     talk.asks(&fine);
     talk.answers(&ok(&"x".repeat(900))[..40]);
@@ -229,8 +231,8 @@ fn what_servers_discard_is_not_read() {
     assert_eq!((talk.count("unreadable"), talk.count("responses_2xx")), (0, 1));
 }
 
-/// An urgent pointer takes a byte out of what some servers read, also if it comes before
-/// the byte, or with bytes that come again.
+/// An urgent pointer removes a byte from what some servers read, even if it arrives
+/// before the byte or with a retransmission. Segments with one are dropped.
 #[test]
 fn an_urgent_pointer_takes_nothing_out() {
     let mut talk = conversation();
@@ -242,8 +244,8 @@ fn an_urgent_pointer_takes_nothing_out() {
     talk.sends(Client, "RST URG", at, b"").expect("a reset passes");
 }
 
-/// A server that keeps no state answers several SYNs, and the client chooses: nothing of
-/// the connection that is not read passes, wherever its numbers are.
+/// A server with SYN cookies answers several SYNs, and the client chooses one. Data are
+/// dropped unless they belong to the last answer, wherever their numbers are.
 #[test]
 fn another_answer_hides_nothing() {
     for apart in [100_000u32, 30, 30u32.wrapping_neg(), 100_000u32.wrapping_neg()] {
@@ -256,12 +258,13 @@ fn another_answer_hides_nothing() {
         }
         talk.next = [CLIENT, SERVER];
         assert!(talk.sends(Client, "ACK", CLIENT, EVIL.as_bytes()).is_err());
-        // Bytes that the server has, as it believes, and the evil ones behind them.
+        // Harmless bytes at the numbers of the last answer are dropped too if they
+        // acknowledge the first one, and so are evil bytes after them.
         let start = "GET /fine HTTP/1.1\r\nHost: a.ex";
         assert!(talk.sends(Client, "ACK", other[0], start.as_bytes()).is_err());
         assert!(talk.sends(Client, "ACK", CLIENT, EVIL.as_bytes()).is_err());
         assert_eq!(talk.count("requests"), 0);
-        // With the numbers of the answer that is read, the bytes before are another's.
+        // Bytes before the first number of the last answer belong to another connection.
         talk.next = other;
         let before = other[0].wrapping_sub(2);
         assert_eq!(talk.sends(Client, "ACK", before, EVIL.as_bytes()), Err(StateInvalid));
@@ -271,8 +274,8 @@ fn another_answer_hides_nothing() {
     }
 }
 
-/// A weak protection may bring a flow back without its latest packets: it cannot be read
-/// on, passes, and is counted. A refused one stays refused.
+/// A weak protection may restore a flow without its latest packets. The rest of the flow
+/// passes unread, and is counted; a refused flow stays refused.
 #[test]
 fn a_flow_that_was_set_back_passes() {
     let mut talk = conversation();
@@ -290,11 +293,11 @@ fn a_flow_that_was_set_back_passes() {
     talk.is_refused(Client, EVIL);
 }
 
-/// Flags of segments, of which servers take the data of the first three.
+/// Flags of segments. Servers accept data with the first three alone.
 const FLAGS: &[&str] =
     &["ACK", "ACK PSH", "FIN ACK", "RST", "SYN", "ACK URG", "RST ACK", "ACK more", "PSH", "FIN"];
 
-/// A byte that is no state's. Small numbers are more often those of something.
+/// A byte of a corrupt state. Small numbers are frequent, because more of them are valid.
 fn rubbish() -> impl Strategy<Value = u8> {
     prop_oneof![Just(u8::MAX), 0u8..40, any::<u8>()]
 }
@@ -347,8 +350,8 @@ fn turn() -> impl Strategy<Value = Turn> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Wherever segments end, and wherever the flow is, the same requests are refused and
-    /// the same is counted.
+    /// Requests are refused and counted alike wherever segments end, and whichever
+    /// instance has the flow.
     #[test]
     fn borders_decide_nothing(
         turns in proptest::collection::vec(turn(), 1..8),
@@ -374,7 +377,7 @@ proptest! {
         }
     }
 
-    /// Any bytes as a flow's state: nothing panics, and nothing changes in a packet.
+    /// Arbitrary bytes as a flow's state cause no panic, and change no packet.
     #[test]
     fn rubbish_in_a_flows_state_does_no_harm(
         rubbish in proptest::collection::vec(rubbish(), 1..16),
@@ -399,9 +402,10 @@ proptest! {
         }
     }
 
-    /// A client sends segments of any flags and data, in any order, repeated with other
-    /// data too. Whatever a server puts together of those that pass has no evil request,
-    /// whether it keeps the first of two bytes with one number or the second.
+    /// A client sends segments of any flags and data, in any order, also retransmissions
+    /// with other data. The stream that a server reassembles from the passed segments has
+    /// no evil request, whether the server keeps the first or the second of two bytes
+    /// with one number.
     #[test]
     fn nothing_hides_an_evil_request(
         segments in proptest::collection::vec(
@@ -416,7 +420,7 @@ proptest! {
         ),
     ) {
         let mut talk = conversation();
-        // The server's bytes: those that it has taken, and those ahead of a gap.
+        // Bytes of the two kinds of server: those reassembled, and those ahead of a gap.
         let mut servers = [(Vec::new(), BTreeMap::new()), (Vec::new(), BTreeMap::new())];
         for (flags, offset, text, len, acknowledged) in &segments {
             let data = &text.as_bytes()[..text.len().min(*len)];

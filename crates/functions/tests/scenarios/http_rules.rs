@@ -13,7 +13,7 @@ fn rules(rules: &[&str]) -> Value {
     json!({ "rules": rules })
 }
 
-/// The first rule that means a request decides, then the default.
+/// The first rule that matches a request decides, else the default.
 #[test]
 fn the_first_rule_that_matches_decides() {
     let config = json!({
@@ -57,8 +57,8 @@ fn the_first_rule_that_matches_decides() {
     assert_eq!(talk.tally(), "allow path /a 1, default 1, refused 1, requests 2");
 }
 
-/// Other spellings of a path, and of a host, are the same path and host. What servers
-/// disagree about is refused by whatever rule.
+/// Equivalent spellings of a path or a host match the same rules. Spellings about which
+/// servers disagree are refused as malformed.
 #[test]
 pub(crate) fn other_spellings_evade_no_rule() {
     for path in [
@@ -123,8 +123,8 @@ pub(crate) fn other_spellings_evade_no_rule() {
     }
 }
 
-/// A refused connection stays refused: what is sent again is dropped, and what follows.
-/// Responses that are on their way still come, and ends may end it.
+/// A refused connection stays refused: retransmissions and later data are dropped.
+/// Outstanding responses still pass, and both ends may close the connection.
 #[test]
 pub(crate) fn a_refused_connection_stays_refused() {
     let mut talk = Conversation::new(&rules(&["deny path /x"]));
@@ -138,14 +138,14 @@ pub(crate) fn a_refused_connection_stays_refused() {
     talk.sends(Server, "FIN ACK", talk.next[1], b"").expect("the end passes");
     talk.sends(Client, "RST", at, b"").expect("a reset passes");
     assert_eq!(talk.tally(), "default 1, deny path /x 1, refused 1, requests 2, responses_2xx 1");
-    // Another connection of the same ends begins anew.
+    // A new connection of the same addresses and ports is read from its beginning.
     talk.next = [5, 6];
     talk.shake();
     talk.asks(get("/3", "a"));
     assert_eq!(talk.count("requests"), 3);
 }
 
-/// Both ends may be told.
+/// A rejected request resets both ends, and so do later data.
 #[test]
 fn ends_may_be_told() {
     let mut talk = Conversation::new(&rules(&["reject method DELETE"]));
@@ -157,7 +157,7 @@ fn ends_may_be_told() {
     assert_eq!(talk.count("refused"), 1);
 }
 
-/// The beginning of a header section has passed when its end is refused: the server never
+/// The beginning of a header section may pass, but its end is refused: the server never
 /// sees the end.
 #[test]
 fn a_request_in_pieces_is_refused_at_its_end() {
@@ -170,7 +170,7 @@ fn a_request_in_pieces_is_refused_at_its_end() {
     }
 }
 
-/// A method, host or path that does not fit cannot be judged by rules that look at it.
+/// Rules cannot judge a request if they compare a method, host or path that is too long.
 #[test]
 fn parts_that_do_not_fit_are_not_judged() {
     let path = |bytes: usize| get(&format!("/{}?{}", "a".repeat(bytes - 1), "b".repeat(900)), "a");
@@ -193,14 +193,14 @@ fn parts_that_do_not_fit_are_not_judged() {
                 talk.asks(&longer);
             }
             assert_eq!(talk.count("oversized"), 1, "{rule}");
-            // No other rule minds.
+            // Rules that do not compare that part still judge the request.
             Conversation::new(&rules(&["deny upgrade"])).asks(&longer);
         }
     }
 }
 
-/// Rules see packets as functions before this one have left them; the connection goes on
-/// under other ends.
+/// Requests are read after translation by earlier functions, which changes the addresses
+/// and ports of their connection.
 #[test]
 fn requests_are_read_behind_a_nat_and_a_balancer() {
     let balancer = json!({ "virtual": "203.0.113.10:8000", "backends": ["198.51.100.11:80"] });
@@ -243,8 +243,7 @@ fn refused(config: Value) -> ConfigError {
     catalog::build("http", &config).err().unwrap_or_else(|| panic!("{config} is accepted"))
 }
 
-/// A configuration that cannot be meant is refused, with the place and what would be
-/// right.
+/// An invalid configuration is refused, with the place and the remedy.
 #[test]
 fn wrong_configurations_are_refused() {
     for (config, path, offset, words) in [

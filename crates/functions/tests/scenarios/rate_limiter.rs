@@ -1,5 +1,5 @@
-//! The rate limiter: packets of one flow up to a rate, and mistakes in its configuration.
-//! The limits that flows share are the switch's, and tested there.
+//! The rate limiter: packets of one flow up to a rate, and mistakes in the configuration.
+//! Shared limits belong to the switch, and are tested there.
 
 use crate::bench::Bench;
 use holdfast_functions::catalog;
@@ -20,13 +20,13 @@ fn zones() -> Zones {
     Zones::new([("lan", 0), ("wan", 1)].map(|(name, port)| (name.to_owned(), Zone::of([port]))))
 }
 
-/// Packets that pass of `count`, all sent at once.
+/// Number of packets that pass, of `count` sent at once.
 fn passed(bench: &mut Bench, packet: &str, count: usize) -> usize {
     (0..count).filter(|_| bench.send(packet).is_ok()).count()
 }
 
-/// A flow has its burst, then its rate; another flow has its own. Bytes are those of IP
-/// packets, of both directions together.
+/// A flow has a burst and then its rate; another flow has its own. Bytes are those of IP
+/// packets, both directions together.
 #[test]
 fn a_flow_has_a_burst_and_then_its_rate() {
     let mut bench = limiter(json!([{ "per": "flow", "rate": "8 Mbit/s", "burst": "10 kB" }]));
@@ -36,7 +36,7 @@ fn a_flow_has_a_burst_and_then_its_rate() {
     bench.drops(THERE, RateExceeded);
     let other = "udp [2001:db8::1]:5 > [2001:db8::2]:53 len 952";
     assert_eq!(passed(&mut bench, other, 20), 10);
-    // A megabyte per second: a packet per millisecond.
+    // The rate is a megabyte per second, so a packet per millisecond.
     let mut later = 0;
     for _ in 0..50 {
         bench.now += MILLISECOND;
@@ -48,8 +48,8 @@ fn a_flow_has_a_burst_and_then_its_rate() {
     assert_eq!(passed(&mut bench, "udp 10.0.0.2:5 > 203.0.113.10:53 len 10", 1), 0);
 }
 
-/// Each direction has its own rate if its limit says so; packets are counted instead of
-/// bytes; a flow that no limit means passes at any rate.
+/// A limit may apply to one direction, and may count packets instead of bytes. A flow
+/// without a limit passes at any rate.
 #[test]
 fn limits_mean_flows_and_directions() {
     let mut bench = limiter(json!([
@@ -65,8 +65,8 @@ fn limits_mean_flows_and_directions() {
     assert_eq!(bench.state(), "");
 }
 
-/// Packets beyond a rate that marks pass, with its mark; beyond the next rate they are
-/// dropped.
+/// Packets beyond a limit that marks pass with its mark; packets beyond the next limit
+/// are dropped.
 #[test]
 fn packets_beyond_a_rate_are_marked() {
     let mut bench = limiter(json!([
@@ -76,13 +76,13 @@ fn packets_beyond_a_rate_are_marked() {
     let packet = "udp 10.0.0.2:5 > 203.0.113.10:53 tos 187";
     bench.unchanged(packet);
     bench.unchanged(packet);
-    // DSCP 1; ECN stays.
+    // The DSCP becomes 1, and ECN stays.
     bench.becomes(packet, "udp 10.0.0.2:5 > 203.0.113.10:53 tos 7");
     bench.becomes(packet, "udp 10.0.0.2:5 > 203.0.113.10:53 tos 7");
     bench.drops(packet, RateExceeded);
 }
 
-/// A limit on a port of the box means the flows whose first packet came in there.
+/// A limit on a port of the box applies to the flows whose first packet came in there.
 #[test]
 fn a_limit_per_flow_may_name_ports() {
     let zones = zones();
@@ -96,7 +96,7 @@ fn a_limit_per_flow_may_name_ports() {
     assert_eq!(passed(&mut bench, "udp 203.0.113.10:5 > 10.0.0.2:5", 9), 1);
 }
 
-/// The bucket goes where the flow goes: what it has had before counts.
+/// The bucket moves with its flow, so earlier packets still count.
 #[test]
 fn the_bucket_moves_with_its_flow() {
     let limits = json!([{ "per": "flow", "rate": "10 packets/s", "burst": "6 packets" }]);
@@ -106,8 +106,8 @@ fn the_bucket_moves_with_its_flow() {
     assert_eq!(passed(&mut second, THERE, 9), 2);
 }
 
-/// The outcome depends on the flow's state and the packets' stamps alone: a replay from
-/// an older state gives the same.
+/// The outcome depends on the flow's state and the packets' timestamps alone, so a replay
+/// from an older state gives the same outcome.
 #[test]
 fn a_replay_gives_the_same() {
     let limits = json!([
@@ -130,7 +130,7 @@ fn a_replay_gives_the_same() {
     assert!(first.iter().any(|(out, _)| out.is_err()) && first.iter().all(|(_, is)| !is));
 }
 
-/// A mistake is told where it is.
+/// A mistake is reported with its place.
 #[test]
 fn mistakes_are_told_where_they_are() {
     let limit = |more: Value| {

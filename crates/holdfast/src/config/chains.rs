@@ -60,7 +60,7 @@ impl ChainPlan {
         self.functions.iter().flat_map(|function| function.rate_limits()).collect()
     }
 
-    /// What the functions themselves find doubtful. `spot` is their list.
+    /// Warnings of the functions about their own configuration. `spot` is their list.
     pub(super) fn warnings(&self, spot: Spot<'_>) -> Vec<Mistake> {
         let of_one = |(at, function): (usize, &Arc<dyn Configured>)| {
             let (name, spot) = (function.name(), spot.index(at));

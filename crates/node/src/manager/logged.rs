@@ -1,18 +1,19 @@
 //! Packets that functions log, each once.
 //!
 //! A flow that another runtime recovers from its packets is processed again, and the
-//! function logs a packet that the dead runtime had logged too. A packet's stamp is the
-//! same then, so the second log entry is known.
+//! function logs a packet that the dead runtime had logged too. The packet's timestamp is
+//! the same then, so the second log entry is recognized.
 
 use crate::message::Logged;
 use std::collections::VecDeque;
 
-/// Entries that wait for the operator.
+/// Maximum number of entries that wait for the operator.
 const WAITING: usize = 1024;
-/// Entries that are remembered: a runtime logs ten per second and function at the most.
+/// Maximum number of remembered entries; a runtime logs at most ten per second and
+/// function.
 const REMEMBERED: usize = 1024;
 
-/// See the module.
+/// Log entries of packets; see the module.
 #[derive(Debug, Default)]
 pub(super) struct LoggedPackets {
     waiting: Vec<Logged>,
@@ -22,7 +23,7 @@ pub(super) struct LoggedPackets {
 }
 
 impl LoggedPackets {
-    /// Handles entries of a runtime. Those that have no room are counted as missed.
+    /// Handles entries of a runtime. Entries without room are counted as missed.
     pub(super) fn handle(&mut self, packets: Vec<Logged>) {
         for mut packet in packets {
             self.missed = self.missed.saturating_add(core::mem::take(&mut packet.missed));
@@ -59,8 +60,9 @@ mod tests {
         Logged { chain, function: 0, about, ingress: 0, key, stamp, missed: 0 }
     }
 
-    /// Another runtime logs the same packets again, and one more. Another reason, and
-    /// another switch's packet with that stamp, are entries of their own.
+    /// Entries that another runtime logs again are dropped, and new ones are kept. A
+    /// packet with another reason, or of another chain, is an entry of its own, even at
+    /// the same timestamp.
     #[test]
     fn a_packet_is_logged_once() {
         let mut packets = LoggedPackets::default();
@@ -72,7 +74,7 @@ mod tests {
         assert_eq!(packets.take(), more);
     }
 
-    /// However many come, few wait, and few are remembered.
+    /// The numbers of waiting and of remembered entries are bounded.
     #[test]
     fn there_is_room_for_so_many() {
         let mut packets = LoggedPackets::default();

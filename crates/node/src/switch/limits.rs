@@ -1,25 +1,26 @@
-//! Limits of flows and rates that a switch keeps to, by source and by chain.
+//! Limits of flows and rates that a switch enforces, by source and by chain.
 
 use core::fmt;
 use holdfast_nf::{RateLimit, SourceLimit};
 
-/// Limits of a switch. A limit of flows that is not set is the whole table.
+/// Limits of a switch. A limit of flows that is not set is the size of the flow table.
 #[derive(Clone, Default)]
 pub struct SwitchLimits {
-    /// Half-open flows of one source.
+    /// Maximum number of half-open flows of one source.
     pub half_open: Option<u32>,
-    /// All flows of one source.
+    /// Maximum number of flows of one source.
     pub flows: Option<u32>,
-    /// By chain: the limit of flows that a function of it sets. Chains behind the list
+    /// Limit of flows that a function of the chain sets, by chain. Chains beyond the list
     /// have none.
     pub chains: Vec<Option<SourceLimit>>,
-    /// By chain: the rates that its functions set, in their order. Chains behind the list
-    /// have none.
+    /// Rates that the functions of the chain set, in their order, by chain. Chains beyond
+    /// the list have none.
     pub rates: Vec<Vec<RateLimit>>,
 }
 
 impl SwitchLimits {
-    /// The most counts of [`Sources`](super::sources::Sources) that a flow is part of.
+    /// Maximum number of counts of [`Sources`](super::sources::Sources) that include one
+    /// flow.
     pub(super) fn kinds(&self) -> usize {
         let has_chains = self.chains.iter().any(Option::is_some);
         [self.half_open.is_some(), self.flows.is_some(), has_chains]

@@ -1,25 +1,23 @@
-//! Rates that flows share, of a whole chain or of one source, and the packets that
-//! exceed them.
+//! Rates that the flows of a whole chain or of one source share.
 //!
-//! Theory of operation. All packets of a chain pass its switch, whichever runtimes have
-//! the flows: a budget that is kept here is kept exactly, and no runtime works for a
-//! packet that exceeds it. The bucket of a source is made with its first packet. A full
-//! bucket says no more than none, so buckets that have become full are removed: each
-//! packet of a new source looks at the next few. If there is no room for a source's
-//! bucket, it shares one with all others in that position. A new incarnation of the
-//! switch begins with full buckets, and each of several switches has its own.
+//! Theory of operation. All packets of a chain pass its switch, whichever runtimes serve
+//! the flows, so a budget is kept exactly here, and no runtime spends work on a packet
+//! beyond it. A source's bucket is created by its first packet. A full bucket is equal to
+//! none, so each packet of a new source checks the next few buckets, and removes full
+//! ones. Sources without room for a bucket share one. A new incarnation of the switch
+//! begins with full buckets, and each of several switches has its own.
 //!
 //! In: packets with their chain and their flow's first key, the time. Out: whether a
-//! packet conforms. Never: growth.
+//! packet conforms. Never: more memory than the maximum of sources needs.
 
 use super::limits::SwitchLimits;
 use holdfast_nf::{Budget, RateLimit};
 use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
 use holdfast_wire::{FlowKey, unmap_v4};
 
-/// Sources of one limit that may have buckets of their own at a time.
+/// Maximum number of sources of one limit with buckets of their own.
 const SOURCES: usize = 1 << 16;
-/// Buckets that a new source's packet looks at, to remove full ones.
+/// Number of buckets that a new source's packet checks, to remove full ones.
 const LOOKS: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
@@ -30,31 +28,31 @@ struct Bucket {
 
 /// The buckets of sources.
 struct Buckets {
-    /// By slot, up to the highest ever used.
+    /// Buckets by slot, up to the highest slot ever used.
     slots: Vec<Option<Bucket>>,
     free: FreeSlots,
     table: KeyTable,
-    /// The slot that was looked at last.
+    /// The slot that was checked last.
     looked_at: usize,
 }
 
 /// A limit of a chain.
 struct Meter {
     limit: RateLimit,
-    /// The chain's bucket, or that of the sources for which there was no room.
+    /// The bucket of the chain, or of all sources without room for one.
     common: u64,
-    /// `None`: all have the common bucket.
+    /// The buckets of sources; `None` if all flows have the common bucket.
     buckets: Option<Buckets>,
 }
 
-/// See the module.
+/// The shared rates of a switch; see the module.
 pub(super) struct Rates {
-    /// By chain.
+    /// Meters by chain.
     chains: Vec<Vec<Meter>>,
     seed: u64,
 }
 
-/// The first bits of a flow's source that make it one of a budget.
+/// The prefix of a flow's source that identifies its budget.
 fn source_of(key: &FlowKey, v4: u8, v6: u8) -> [u8; 16] {
     let bits = match unmap_v4(&key.source) {
         Some(_) => 96 + u32::from(v4),
@@ -74,7 +72,7 @@ impl Buckets {
         }
     }
 
-    /// Bytes of memory, if so many sources had buckets at once.
+    /// Bytes of memory for the buckets of `sources`, with a table of `table` bytes.
     fn memory_with(sources: usize, table: usize) -> usize {
         sources * size_of::<Option<Bucket>>() + table + FreeSlots::memory_of(sources)
     }
@@ -155,7 +153,7 @@ impl Rates {
         Rates { chains: limits.rates.iter().map(meters).collect(), seed }
     }
 
-    /// Bytes of memory, if as many sources have buckets as may.
+    /// Bytes of memory with the maximum number of sources.
     pub(super) fn memory_of(limits: &SwitchLimits) -> usize {
         let by_source = limits.rates.iter().flatten();
         let by_source = by_source.filter(|limit| matches!(limit.budget, Budget::Source { .. }));
@@ -168,11 +166,11 @@ impl Rates {
         buckets.map(Buckets::memory).sum()
     }
 
-    /// True if a packet of this chain conforms to all its limits. A limit that it exceeds
-    /// costs it nothing; those before are as if it had passed.
+    /// True if a packet of this chain conforms to all its limits. The packet takes no
+    /// tokens from a limit that it exceeds, but has taken tokens from the limits before.
     ///
-    /// `key`: of the flow's first packet; `bytes`: of the IP packet; `now`: of its
-    /// arrival, ns.
+    /// `key`: key of the flow's first packet; `bytes`: length of the IP packet; `now`:
+    /// time of arrival, ns.
     #[inline]
     #[must_use]
     pub(super) fn conforms(
@@ -212,12 +210,12 @@ mod tests {
         Rates::new(&limits, 7)
     }
 
-    /// Networks of 256 addresses share a budget each, whatever the flow; packets that are
-    /// not meant, replies and other chains pass.
+    /// Each network of 256 addresses has one budget for all its flows. Packets that do
+    /// not count, replies and other chains pass.
     #[test]
     fn each_network_has_its_budget() {
         let mut rates = rates(Budget::Source { v4: 24, v6: 64 }, 3);
-        // Ten packets from as many ports, or all from port 53.
+        // Ten packets come from ten ports, or all from port 53.
         let mut passed = |chain: u16, source: [u8; 4], port: u16, is_reply: bool, now: u64| {
             let ports = (0..10).map(|more| if port == 53 { 53 } else { port + more });
             ports
@@ -234,7 +232,7 @@ mod tests {
         assert_eq!(passed(1, [10, 0, 0, 1], 1000, false, now + 2 * MILLISECOND), 2);
     }
 
-    /// All sources of a chain's budget share it.
+    /// All sources of a chain share its budget.
     #[test]
     fn a_chain_has_one_budget() {
         let mut rates = rates(Budget::Chain, 5);
@@ -244,9 +242,9 @@ mod tests {
         assert_eq!(passed.count(), 5);
     }
 
-    /// Sources that have been quiet for long take no room: a flood from more sources than
-    /// may have buckets at once leaves few of them behind, each source with its budget.
-    /// When all come at once, those beyond share one, and nothing grows.
+    /// Idle sources take no room: a series of more sources than there are slots leaves
+    /// few buckets behind, and each source has its budget. Sources beyond the maximum
+    /// share one bucket if all send at once, and memory stays bounded.
     #[test]
     fn sources_come_and_go() {
         let mut rates = rates(Budget::Source { v4: 32, v6: 128 }, 2);
@@ -267,7 +265,7 @@ mod tests {
         assert!(rates.memory() <= whole, "{} of {whole}", rates.memory());
     }
 
-    /// A mask takes an IPv4 address's bits from its last four bytes.
+    /// A mask applies to the last four bytes of an IPv4 address.
     #[test]
     fn masks_are_of_the_addresss_family() {
         let v6 = FlowKey { source: [0x20; 16], ..FlowKey::default() };
