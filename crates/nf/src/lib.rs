@@ -25,7 +25,7 @@ pub use function::{
     Bound, Built, ConfigError, Configured, Function, NetworkFunction, Open, SourceLimit, Verdict,
 };
 pub use held::{Counted, Counts, FlowEvent, Holds, Leased, Lends};
-pub use rate::{Budget, CountedPackets, Metered, Rate, RateLimit};
+pub use rate::{Budget, CountedPackets, Rate, RateLimit};
 pub use shared::{Counters, Gauge, Lease, Log, Pool, ReadOnly, SharedField, SharedState, Table};
 
 pub use holdfast_wire::{DropReason, FlowKey, Packet};

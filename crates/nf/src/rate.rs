@@ -18,7 +18,7 @@ const PLACES: u32 = 16;
 
 /// The quantity that a rate limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metered {
+enum Metered {
     /// Bytes of IP packets, without the link's headers, as meters count (RFC 2697,
     /// section 2).
     Bytes,
