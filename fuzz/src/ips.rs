@@ -1,6 +1,6 @@
-//! Any text as rules of the IPS, and the bytes behind its first zero as a stream. The
-//! rules are refused with a place in the text, or find the same in the stream whether it
-//! is one segment or many.
+//! Any text up to its first zero byte as rules of the IPS, and the bytes behind that as a
+//! stream. The rules are refused with an offset in the text, or match the same whether
+//! the stream is one segment or many.
 
 use etherparse::PacketBuilder;
 use holdfast_functions::catalog;
@@ -9,7 +9,7 @@ use holdfast_wire::zone::Zones;
 use holdfast_wire::{MemoryPool, PacketPool};
 use serde_json::json;
 
-/// Most bytes of a stream: one packet.
+/// Maximum length of a stream, bytes: that of one packet.
 const MOST: usize = 1400;
 
 /// A chain's block is aligned to 16 bytes.
@@ -31,7 +31,7 @@ pub(crate) fn run(data: &[u8]) {
             let stream = &stream[..stream.len().min(MOST)];
             let [whole, pieces] =
                 [MOST, 1 + stream.len() % 5].map(|size| found(&*function, stream, size));
-            // With a full table the order of what fills it matters.
+            // A full table makes the outcome depend on the order of its entries.
             if let (Some(whole), Some(pieces)) = (whole, pieces) {
                 assert_eq!(whole, pieces, "{text}");
             }
@@ -43,8 +43,8 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// The names of rules that match the stream in segments of this size; none if there was
-/// no room, or the flow is not inspected to its end.
+/// Names of the rules that match the stream in segments of this size. None: the flow had
+/// no room, or is not inspected to its end.
 fn found(function: &dyn Configured, stream: &[u8], size: usize) -> Option<Vec<String>> {
     let mut chain = Chain::new(vec![function.bind()]);
     let (mut block, mut packets, mut cx) = (Block([0; 1024]), MemoryPool::new(1), Context::new(1));

@@ -1,20 +1,20 @@
-//! Automata of all contents (Aho and Corasick 1975): one for those that mean letters as
-//! they are written, one for those that mean either case.
+//! Automata of all contents (Aho and Corasick 1975): one for case-sensitive contents, one
+//! for contents with `nocase`.
 //!
-//! They are configuration: made once, never changed, shared by all flows. A flow has a
-//! state's number for each. A number that comes with a flow is looked up before it is
-//! used, so that none leads outside of the automaton, whatever its bytes are.
+//! Automata are configuration: built once, never changed, shared by all flows. A flow has
+//! the number of one state of each. A number that comes with a flow is looked up before
+//! it is used, so that no bytes of a flow's state lead outside of the automaton.
 
 use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, BuildError, MatchKind, dfa::DFA};
 use std::collections::BTreeMap;
 
-/// Up to so many bytes of contents an automaton is a table with a row per state, which is
-/// faster and takes up to a KiB per byte.
+/// Maximum bytes of contents for which an automaton is a table with a row per state,
+/// which is faster and takes up to a KiB per byte of content.
 const MOST_DENSE: usize = 8192;
 
-/// The states that an automaton may be in.
+/// The set of states that an automaton may be in.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     bits: Vec<u64>,
@@ -22,7 +22,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// All states that `next` leads to from `start`.
+    /// The set of all states that `next` reaches from `start`.
     pub(super) fn reach(start: u32, next: impl Fn(u32, u8) -> u32) -> Known {
         let mut known = Known::default();
         known.add(start);
@@ -48,13 +48,13 @@ impl Known {
         self.digest = (self.digest ^ u64::from(state)).wrapping_mul(0x0000_0100_0000_01b3);
     }
 
-    /// True if it is one of the states.
+    /// True if `state` is one of the set.
     #[inline]
     pub(super) fn has(&self, state: u32) -> bool {
         self.bits.get(state as usize / 64).is_some_and(|bits| bits >> (state % 64) & 1 != 0)
     }
 
-    /// A number that depends on every state, in the order in which they were added.
+    /// A number that depends on every state and on the order in which they were added.
     pub(super) fn digest(&self) -> u64 {
         self.digest
     }
@@ -78,15 +78,15 @@ pub(super) struct Automaton {
     kind: Kind,
     start: u32,
     known: Known,
-    /// By pattern: where it is used, in the order of the rules.
+    /// Uses of each pattern, in the order of the rules.
     uses: Vec<Vec<Use>>,
 }
 
 impl Automaton {
-    /// The automaton of these contents; none without any.
+    /// The automaton of these contents; none without contents.
     ///
     /// # Errors
-    /// There are too many.
+    /// The contents are too many.
     pub(super) fn new(
         contents: BTreeMap<Vec<u8>, Vec<Use>>,
         is_nocase: bool,
@@ -111,7 +111,7 @@ impl Automaton {
         };
         let start = start.map(|start| start.as_u32()).unwrap_or_default();
         let mut automaton = Automaton { kind, start, known: Known::default(), uses: Vec::new() };
-        // Every state but the start stands for the beginning of a content.
+        // Every state but the start stands for a prefix of a content.
         automaton.known.add(start);
         for content in contents.keys() {
             let mut state = start;
@@ -129,13 +129,13 @@ impl Automaton {
         self.known.digest()
     }
 
-    /// The state of this number, or the start if there is none.
+    /// The state of this number, or the start state if no state has it.
     #[inline]
     pub(super) fn resume(&self, state: u32) -> u32 {
         if self.known.has(state) { state } else { self.start }
     }
 
-    /// The state behind a byte. `state` must be one of the automaton's.
+    /// The state after a byte. `state` must be one of the automaton's.
     #[inline]
     pub(super) fn next(&self, state: u32, byte: u8) -> u32 {
         let id = StateID::new_unchecked(state as usize);
@@ -156,7 +156,7 @@ impl Automaton {
         }
     }
 
-    /// The uses of a content that ends in this state.
+    /// The uses of the content with index `at` among those that end in this state.
     #[inline]
     pub(super) fn uses(&self, state: u32, at: usize) -> &[Use] {
         let id = StateID::new_unchecked(state as usize);

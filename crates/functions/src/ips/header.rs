@@ -1,5 +1,4 @@
-//! A rule's header: which packets it looks at, by protocol, addresses, ports and
-//! direction.
+//! A rule's header: selects packets by protocol, addresses, ports and direction.
 
 use super::text::{Piece, Reader, Wrong, unsupported, wrong};
 use holdfast_nf::FlowKey;
@@ -7,10 +6,10 @@ use holdfast_wire::header::proto;
 use holdfast_wire::selector::Prefix;
 use std::collections::BTreeMap;
 
-/// Names of addresses and ports, as `$HOME_NET` in rules.
+/// Values of the variables that rules use, as `$HOME_NET`, by name without the `$`.
 pub(super) type Variables = BTreeMap<String, String>;
 
-/// Variables may name variables, so deep.
+/// Maximum depth of lists, negations and variables inside of each other.
 const MOST_NESTED: usize = 8;
 
 /// The protocol of a header.
@@ -35,7 +34,7 @@ impl Protocol {
     }
 }
 
-/// A set: what is in one of `only` (or anything, if that is empty), and in none of
+/// A set: the items in one of `only` (all items, if that is empty) and in none of
 /// `never`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Set<T> {
@@ -62,7 +61,7 @@ impl<T> Set<T> {
 /// Ports from the first to the last, both included.
 type Range = (u16, u16);
 
-/// One end of a header.
+/// The source or the destination of a header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct End {
     addresses: Set<Prefix>,
@@ -84,7 +83,7 @@ pub(super) struct Header {
     pub(super) protocol: Protocol,
     source: End,
     destination: End,
-    /// `<>`: either end may be the source.
+    /// True for `<>`: either end may be the source.
     is_both_ways: bool,
 }
 
@@ -120,7 +119,7 @@ impl Header {
         Ok(Header { protocol, source, destination, is_both_ways })
     }
 
-    /// True if the rule looks at a packet with this key.
+    /// True if the rule applies to a packet with this key.
     pub(super) fn matches(&self, key: &FlowKey) -> bool {
         let has_ports =
             key.protocol == u16::from(proto::TCP) || key.protocol == u16::from(proto::UDP);
@@ -145,8 +144,8 @@ impl End {
     }
 }
 
-/// Adds an item, a list, a negation or a variable to the set. `is_wanted`: it is not
-/// under a negation.
+/// Adds an item, a list, a negation or a variable to the set. `is_wanted` is false under
+/// a negation.
 fn add<T>(
     set: &mut Set<T>,
     item: Piece<'_>,
@@ -190,7 +189,8 @@ fn add<T>(
             };
             return Err(wrong(item.at, format!("`{name}` is not among the `variables`: {known}")));
         };
-        // A place inside the variable would mean nothing in the rule.
+        // An offset inside of the variable's text means nothing in the rule: the error
+        // has the offset of the variable's name.
         return add(set, Piece { at: 0, text: text.trim() }, is_wanted, variables, read, depth + 1)
             .map_err(|error| Wrong {
                 offset: item.at,

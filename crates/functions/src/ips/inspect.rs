@@ -1,4 +1,5 @@
-//! The rules over bytes: automata, rules that have matched in part, and what was found.
+//! Rules applied to bytes: runs the automata, follows rules that have matched in part,
+//! and collects the rules that have matched.
 
 use super::automaton::{Automaton, Use};
 use super::rules::{Action, Content, Rule, Step};
@@ -6,38 +7,38 @@ use super::state::{Armed, Partial, Place, Side, WHOLE, distance};
 use holdfast_nf::FlowKey;
 use std::collections::BTreeMap;
 
-/// Most rules that one packet may match and that are counted.
+/// Maximum number of rules that are counted for one packet.
 const MOST_HITS: usize = 16;
 
 /// Rules and their automata.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) rules: Vec<Rule>,
-    /// The contents that mean letters as they are written.
+    /// The automaton of case-sensitive contents.
     exact: Option<Automaton>,
-    /// The contents that mean either case.
+    /// The automaton of contents with `nocase`.
     nocase: Option<Automaton>,
-    /// By rule, chain and number of steps: the rule and chain that stand for this one in
-    /// the flows' tables, because they begin in the same way.
+    /// The rule and chain that stand for each chain in the flows' tables, by rule, chain
+    /// and number of matched steps: chains that begin alike share one.
     names: Vec<Vec<Vec<(u16, u8)>>>,
-    /// States of flows belong to this.
+    /// The digest of rules and automata, to which flows' states belong.
     pub(super) digest: u64,
 }
 
-/// What one packet has led to, and what rules ask of it.
+/// Results of one packet's inspection, and the facts about the packet that rules ask for.
 pub(super) struct Scan<'a> {
-    /// The packet's ends.
+    /// The packet's addresses and ports.
     key: &'a FlowKey,
-    /// It comes from the side that opened the flow.
+    /// True if the packet comes from the side that opened the flow.
     is_to_server: bool,
     is_established: bool,
     hits: [u16; MOST_HITS],
     count: usize,
-    /// Hits that had no room.
+    /// Hits that had no room in `hits`.
     pub(super) missed: u64,
-    /// The strongest action of a rule that matched, and the first rule of that.
+    /// The strongest action of the rules that matched, and the first rule that has it.
     pub(super) strongest: Option<(Action, u16)>,
-    /// A rule could not be followed, because there was no room.
+    /// True if a rule could not be followed for want of room.
     pub(super) is_overfull: bool,
 }
 
@@ -55,7 +56,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The rules that have matched, each once.
+    /// The rules that have matched, each once, up to `MOST_HITS`.
     pub(super) fn hits(&self) -> &[u16] {
         &self.hits[..self.count]
     }
@@ -78,21 +79,22 @@ impl<'a> Scan<'a> {
 }
 
 impl Content {
-    /// True if a match may end here: so far behind the first and the last base.
+    /// True if a match may end this far behind the first and the last base.
     fn fits(&self, from_first: i32, from_last: i32) -> bool {
         from_first.saturating_sub(self.len()) >= self.least
             && self.reach().is_none_or(|reach| from_last <= reach)
     }
 
-    /// Bases this far apart leave no gap between the places that they allow.
+    /// The distance up to which two bases leave no gap between the places that they
+    /// allow.
     fn slack(&self) -> Option<i32> {
         self.most.map(|most| most - self.len() + 1)
     }
 }
 
-/// [`Engine::names`]. What has matched of a chain is the same as of another one if their
-/// rules look at the same packets, their contents up to there are equal, and what follows
-/// may be anywhere behind them.
+/// Computes [`Engine::names`]. Two chains share a place after a number of steps if their
+/// rules have the same header and `flow`, all their steps so far are equal contents, and
+/// the next content, if there is one, may lie anywhere behind them.
 fn names(rules: &[Rule]) -> Vec<Vec<Vec<(u16, u8)>>> {
     let mut known = BTreeMap::new();
     let mut named = |at: u16, rule: &Rule, chain: u8, steps: &[Step]| {
@@ -106,7 +108,7 @@ fn names(rules: &[Rule]) -> Vec<Vec<Vec<(u16, u8)>>> {
                 Some(Step::Expression(_)) => false,
                 None => true,
             };
-            // A chain that is whole is another thing than one that goes on.
+            // A whole chain shares no place with a chain that goes on.
             let key = || (so_far.clone(), step.is_none());
             names.push(if is_equal && is_free { *known.entry(key()).or_insert(own) } else { own });
             match step {
@@ -129,7 +131,7 @@ impl Engine {
     /// Builds the automata.
     ///
     /// # Errors
-    /// The text says what there is too much of.
+    /// The contents are too many; the text says so.
     pub(super) fn new(rules: Vec<Rule>, digest: u64) -> Result<Engine, String> {
         let mut contents = [BTreeMap::new(), BTreeMap::new()];
         let mut digests = Vec::new();
@@ -156,7 +158,8 @@ impl Engine {
         let too_many = |error| format!("the contents of all rules are too many: {error}");
         let exact = Automaton::new(exact, false).map_err(too_many)?;
         let nocase = Automaton::new(nocase, true).map_err(too_many)?;
-        // Another build of the automata may number their states in another way.
+        // The automata's digests are part of it: another build may number states
+        // differently.
         digests.extend([&exact, &nocase].into_iter().flatten().map(Automaton::digest));
         let digest = digests.iter().fold(digest, |digest, part| {
             (digest ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
@@ -165,7 +168,7 @@ impl Engine {
         Ok(Engine { rules, exact, nocase, names, digest })
     }
 
-    /// The states that these numbers mean.
+    /// The states with these numbers; the start state for a number that no state has.
     pub(super) fn resume(&self, states: [u32; 2]) -> [u32; 2] {
         let resume = |automaton: &Option<Automaton>, state: u32| {
             automaton.as_ref().map_or(0, |automaton| automaton.resume(state))
@@ -173,7 +176,7 @@ impl Engine {
         [resume(&self.exact, states[0]), resume(&self.nocase, states[1])]
     }
 
-    /// The place that stands for this one and all that are alike.
+    /// The place that stands for this one in flows' tables ([`Engine::names`]).
     fn named(&self, place: Place) -> Place {
         let chains = self.names.get(usize::from(place.rule));
         let name = chains.and_then(|chains| {
@@ -189,10 +192,11 @@ impl Engine {
         rule.chains.get(usize::from(place.chain))?.get(usize::from(place.step))
     }
 
-    /// Forgets what nothing can come of any more, and what is no state of these rules.
+    /// Forgets rules in part and expressions that can no longer match, and states that
+    /// are none of these rules'.
     pub(super) fn tidy(&self, side: &mut Side) {
         side.bring_closer();
-        // A segment that comes again is inspected as of then.
+        // A retransmitted segment is inspected at its own position in the stream.
         self.expire(side, side.position as u32, side.unacknowledged());
         for armed in side.armed.iter_mut().filter(|armed| armed.rule != 0) {
             let place = Place { rule: armed.rule - 1, chain: armed.chain, step: armed.step };
@@ -203,8 +207,8 @@ impl Engine {
         }
     }
 
-    /// Forgets rules that have matched in part, and of which nothing can come at `now`,
-    /// nor from `behind` bytes before it on.
+    /// Forgets rules that have matched in part and can match neither at `now` nor from
+    /// `behind` bytes before it on.
     fn expire(&self, side: &mut Side, now: u32, behind: u32) {
         for partial in side.partials.iter_mut().filter(|partial| partial.rule != 0) {
             let place = Place { rule: partial.rule - 1, chain: partial.chain, step: partial.next };
@@ -222,7 +226,7 @@ impl Engine {
     }
 
     /// Inspects bytes from a position of the stream on, with the automata in these
-    /// states. Returns the states behind them. `side` must be [tidy](Engine::tidy).
+    /// states. Returns the states after them. `side` must be [tidy](Engine::tidy).
     pub(super) fn run(
         &self,
         side: &mut Side,
@@ -261,7 +265,7 @@ impl Engine {
         [exact, nocase]
     }
 
-    /// A content has been found, which these rules have.
+    /// Handles a content that was found: takes the step of each rule that it fits.
     fn find(&self, side: &mut Side, uses: &[Use], end: u64, scan: &mut Scan<'_>) {
         for &Use { rule, chain, step } in uses {
             let place = Place { rule, chain, step };
@@ -282,7 +286,7 @@ impl Engine {
         }
     }
 
-    /// True if the rule looks at this packet.
+    /// True if the rule applies to this packet.
     fn is_meant(&self, rule: u16, scan: &Scan<'_>) -> bool {
         self.rules.get(usize::from(rule)).is_some_and(|rule| {
             rule.flow.to_server.is_none_or(|to_server| to_server == scan.is_to_server)
@@ -291,14 +295,16 @@ impl Engine {
         })
     }
 
-    /// A step has matched up to `end`: the next one of its chain is due.
+    /// Handles a step that has matched up to `end`: notes that the chain's next one is
+    /// due.
     fn advance(&self, side: &mut Side, place: Place, end: u64, scan: &mut Scan<'_>) {
         let next = Place { step: place.step.saturating_add(1), ..place };
         let has_room = match self.step(next) {
             Some(Step::Content(content)) => {
                 let (next, slack) = (self.named(next), content.slack());
                 side.keep(next, end as u32, slack) || {
-                    // What could matter only to bytes that come again has to go.
+                    // Rules in part that only retransmitted bytes could complete make
+                    // room.
                     side.has_forgotten = 1;
                     self.expire(side, end as u32, 0);
                     side.keep(next, end as u32, slack)
@@ -312,7 +318,7 @@ impl Engine {
         scan.is_overfull |= !has_room;
     }
 
-    /// A chain has matched as a whole.
+    /// Handles a chain that has matched as a whole.
     fn complete(&self, side: &mut Side, place: Place, end: u64, scan: &mut Scan<'_>) {
         let Some(rule) = self.rules.get(usize::from(place.rule)) else { return };
         let whole = |chain: u8| self.named(Place { chain, step: WHOLE, ..place });
@@ -320,15 +326,15 @@ impl Engine {
             chain == place.chain || side.partials.iter().any(|partial| partial.is(whole(chain)))
         };
         if (0..rule.chains.len() as u8).all(|chain| is_whole(side, chain)) {
-            // Nothing is forgotten: the same bytes, when they come again, must lead to
-            // the same state.
+            // The table keeps the rule's chains: retransmission of the same bytes must
+            // lead to the same state.
             scan.hit(place.rule, rule.action);
         } else {
             scan.is_overfull |= !side.keep(whole(place.chain), end as u32, None);
         }
     }
 
-    /// Leads expressions over a byte. `end`: the position before it.
+    /// Steps expressions by a byte. `end` is the position before it.
     fn step_expressions(&self, side: &mut Side, byte: u8, end: u64, scan: &mut Scan<'_>) {
         use super::regex::Led;
         for at in 0..side.armed.len() {

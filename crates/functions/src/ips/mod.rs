@@ -1,17 +1,19 @@
-//! `ips`: finds what rules describe in the bytes of flows, across the borders of packets,
-//! and alerts or drops (NFVactor, "Example NFs": an IPS with an Aho-Corasick automaton).
+//! `ips`: searches the bytes of flows, across the borders of packets, for the patterns of
+//! rules, and alerts, drops or rejects (NFVactor, "Example NFs": an IPS with an
+//! Aho-Corasick automaton).
 //!
 //! Theory of operation. Rules are in the language of Suricata and Snort ([`rules`]). All
-//! their contents are two automata ([`automaton`]), which are configuration. A flow has
-//! their states, a bounded table of rules that have matched in part, and the states of
-//! regular expressions under way ([`state`]), per direction. A TCP segment whose checksum
-//! is right is inspected behind the bytes before it ([`stream`]); of every other protocol
-//! each packet is inspected by itself. The function holds no packet: a segment behind a
-//! gap is dropped and comes again. Where the bounded state does not suffice, the packet
-//! is counted and treated as configured.
+//! their contents are compiled into two automata ([`automaton`]), which are
+//! configuration. A flow has, per direction, the automata's states, a bounded table of
+//! rules that have matched in part, and the states of regular expressions under way
+//! ([`state`]). A TCP segment whose checksum is right is inspected behind the bytes
+//! before it ([`stream`]); a packet of every other protocol is inspected by itself. The
+//! function holds no packet: a segment behind a gap is dropped, and its sender
+//! retransmits it. A packet for which the bounded state does not suffice is counted and
+//! treated as configured.
 //!
-//! States belong to a set of rules: with each flow goes its digest. Under other rules the
-//! flow is inspected from the byte on at which it has arrived.
+//! States belong to a set of rules, whose digest goes with each flow. Under other rules
+//! the flow is inspected from its next byte on.
 //!
 //! In: a flow's packets. Out: the same packets, or none. Never: a changed byte, a packet
 //! that is held, an outcome that depends on another flow.
@@ -40,7 +42,7 @@ use state::{Inspected, Side, mode};
 use std::collections::BTreeMap;
 use stream::Inspection;
 
-/// What becomes of a rule that other engines understand and this one does not.
+/// The treatment of a rule that other engines understand and this one does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unsupported {
@@ -51,31 +53,30 @@ pub enum Unsupported {
     Skip,
 }
 
-/// What becomes of a packet that cannot be inspected as the rules ask.
+/// The action for a packet that cannot be inspected as the rules ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Uninspected {
-    /// It is dropped.
+    /// The packet is dropped.
     #[default]
     Drop,
-    /// It passes, with a line in the log.
+    /// The packet passes, with a line in the log.
     Alert,
-    /// It passes.
+    /// The packet passes.
     Pass,
 }
 
-/// What becomes of bytes that come again when a border of their segment is not
-/// remembered.
+/// The action for retransmitted bytes when a border of their segment is not remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Retransmissions {
-    /// They are inspected by themselves. If a pattern could lie across their borders,
-    /// they are treated as [`Uninspected`] says.
+    /// The bytes are inspected by themselves. If a pattern could lie across their
+    /// borders, [`Uninspected`] decides.
     #[default]
     Inspect,
-    /// They are dropped.
+    /// The bytes are dropped.
     Drop,
-    /// They are inspected by themselves, and pass.
+    /// The bytes are inspected by themselves, and pass.
     Pass,
 }
 
@@ -88,25 +89,25 @@ pub struct IpsConfig {
     /// one rule or more, a line each; a line goes on behind a `\` at its end, and `#`
     /// begins a comment.
     pub rules: Vec<String>,
-    /// Names for addresses and ports, without the `$` that they have in rules: `HOME_NET:
+    /// Names for addresses and ports, without the `$` of the rules: `HOME_NET:
     /// "[10.0.0.0/8,192.168.0.0/16]"`.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
-    /// What becomes of a rule that is not supported: `refuse` (the default) or `skip`,
-    /// with a warning. A rule that is wrong is refused in any case.
+    /// Treatment of a rule that is not supported: `refuse` (the default) or `skip`, with
+    /// a warning. A rule that is wrong is refused in any case.
     #[serde(default)]
     pub unsupported: Unsupported,
-    /// What becomes of a packet that cannot be inspected as the rules ask, because a
-    /// table of its flow is full, bytes came again as others or where a pattern could lie
-    /// across their borders, or it is a fragment: `drop` (the default), `alert` or
-    /// `pass`.
+    /// The action for a packet that cannot be inspected as the rules ask, because a table
+    /// of its flow is full, retransmitted bytes differ from the first ones, a pattern
+    /// could lie across the borders of retransmitted bytes, or it is a fragment: `drop`
+    /// (the default), `alert` or `pass`.
     #[serde(default)]
     pub uninspected: Uninspected,
-    /// What becomes of TCP bytes that come again when their segment does not begin and
-    /// end where one of the last sixteen unacknowledged ones did, or a regular expression
-    /// is under way: `inspect` (the default: by themselves; if a pattern could lie across
-    /// their borders, as `uninspected` says), `drop`, or `pass` (inspected by themselves,
-    /// they pass in any case).
+    /// The action for retransmitted TCP bytes when their segment does not begin and end
+    /// where one of the last sixteen unacknowledged ones did, or a regular expression is
+    /// under way: `inspect` (the default: by themselves; if a pattern could lie across
+    /// their borders, `uninspected` decides), `drop`, or `pass` (inspected by themselves,
+    /// and passed in any case).
     #[serde(default)]
     pub retransmissions: Retransmissions,
 }
@@ -114,7 +115,7 @@ pub struct IpsConfig {
 holdfast_nf::shared_state! {
     /// Counters and log that all flows share.
     pub struct Found {
-        /// Matches of each rule, then of what else is counted.
+        /// Matches of each rule, then the events (`EVENTS`).
         pub rules: Counters,
         /// Packets that matched, for the operator.
         pub log: Log,
@@ -126,17 +127,17 @@ holdfast_nf::shared_state! {
 enum Event {
     /// Segments behind a gap.
     BehindGap,
-    /// Streams that had begun before.
+    /// Streams whose beginning was not seen.
     Midstream,
-    /// Segments with bytes that came again.
+    /// Segments with retransmitted bytes.
     Again,
-    /// Segments that could not be inspected together with what lies around them.
+    /// Segments that could not be inspected together with the bytes around them.
     NoBorder,
-    /// Those of them across whose borders a pattern could lie.
+    /// Segments across whose borders a pattern could lie.
     Uncertain,
-    /// Segments that had other bytes than before.
+    /// Segments whose retransmitted bytes differ from the first ones.
     OtherBytes,
-    /// Packets in which a rule could not be followed.
+    /// Packets in which a rule could not be followed for want of room.
     Overfull,
     /// Fragments.
     Fragment,
@@ -144,7 +145,7 @@ enum Event {
     SynData,
     /// Flows whose rules have changed.
     Renewed,
-    /// Ends of matches of rules that had no room.
+    /// Ends of matches that were not counted for want of room.
     Missed,
 }
 
@@ -163,12 +164,12 @@ const EVENTS: [&str; 11] = [
     "matches_not_counted",
 ];
 
-/// Most rules of a function.
+/// Maximum number of rules of a function.
 const MOST_RULES: usize = 16_384;
-/// Most bytes of all expressions' automata.
+/// Maximum size of all expressions' automata, bytes.
 const MOST_EXPRESSIONS: usize = 64 << 20;
 
-/// An intrusion prevention; see the module.
+/// The intrusion prevention function; see the module.
 #[derive(Debug)]
 pub struct Ips {
     engine: Engine,
@@ -178,8 +179,8 @@ pub struct Ips {
     skipped: Vec<ConfigError>,
 }
 
-/// Reads the rules. Those that are not supported and may be left out are in the second
-/// list.
+/// Reads the rules. The second list has an error for each rule that is not supported and
+/// left out.
 fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError> {
     let (mut rules, mut skipped): (Vec<Rule>, Vec<ConfigError>) = (Vec::new(), Vec::new());
     let mut sids: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
@@ -245,7 +246,8 @@ impl Ips {
         shared.rules.add(self.engine.rules.len() + event as usize, 1);
     }
 
-    /// Inspects a TCP segment, and notes what it says about the connection.
+    /// Inspects a TCP segment, and notes its SYN and its acknowledgement. None: not
+    /// inspected.
     fn segment<'k>(
         &self,
         packet: &Packet,
@@ -262,13 +264,13 @@ impl Ips {
         if is_syn {
             flow.synchronise(way, sequence, acknowledged);
         } else if flow.sides.iter().all(|side| side.is_started == 0) {
-            // The handshake was before the flow.
+            // The handshake was before the flow: both sides have spoken.
             flow.seen |= 3;
         }
         if let Some(number) = acknowledged {
             flow.sides[1 - way].acknowledge(number);
         }
-        // Data of a reset are taken by nobody.
+        // A receiver takes no data of a reset.
         if flags & tcp_flags::RST != 0 || flow.mode != mode::INSPECTED {
             return None;
         }
@@ -282,7 +284,7 @@ impl Ips {
         Some((inspection, scan))
     }
 
-    /// Why a TCP segment does not go on, whatever the stream is.
+    /// The reason to drop a TCP segment whatever the stream holds, if there is one.
     fn refuses_segment(
         &self,
         packet: &Packet,
@@ -294,21 +296,22 @@ impl Ips {
         if flow.mode != mode::INSPECTED && !is_syn {
             return None;
         }
-        // The receiver drops it: it must neither move the stream nor be remembered.
+        // The receiver drops this segment: it must neither move the stream nor be
+        // remembered.
         if packet.is_intact() == Some(false) {
             return Some(DropReason::BadChecksum);
         }
         let header = usize::from(tcp.data_offset >> 4) * 4;
         if is_syn && packet.l4().len() > header {
-            // The server may take the data or not, and nobody here knows. `established`
-            // would not look at them.
+            // The server may take the data or not, which is not known here. Rules with
+            // `established` would not look at them.
             self.count(Event::SynData, shared);
             return Some(DropReason::FunctionDenied);
         }
         None
     }
 
-    /// True if a segment does not go on because of bytes that came again.
+    /// True if a segment is dropped because of its retransmitted bytes.
     fn refuses(&self, inspection: &Inspection) -> bool {
         let is_strict = self.uninspected == Uninspected::Drop;
         inspection.has_other_bytes && is_strict
@@ -333,7 +336,7 @@ impl Ips {
         scan
     }
 
-    /// Counts and notes what a packet has led to, and decides about it.
+    /// Counts and logs the results of a packet's inspection, and returns its verdict.
     fn judge(
         &self,
         (inspection, scan): (Inspection, Scan<'_>),
@@ -393,7 +396,7 @@ impl Ips {
                 Uninspected::Alert => note(counter, &mut shared.log),
                 Uninspected::Drop => {
                     if scan.is_overfull {
-                        // The packet would come again, and fill the table again.
+                        // A retransmission would fill the table again.
                         (flow.mode, flow.rule) = (mode::DROPPED, counter as u16 + 1);
                     }
                     return Verdict::Drop(DropReason::FunctionDenied);
@@ -474,7 +477,7 @@ impl NetworkFunction for Ips {
                 if is_by_rule { DropReason::PolicyDenied } else { DropReason::FunctionDenied };
             return refuse(flow.mode == mode::REJECTED, reason);
         }
-        // An error is not of the flow that it tells about.
+        // An ICMP error does not belong to the streams of the flow that it quotes.
         if packet.is_icmp_error() {
             return Verdict::Forward;
         }
@@ -484,8 +487,8 @@ impl NetworkFunction for Ips {
         let is_reverse = cx.direction() == Direction::Reverse;
         let way = usize::from(is_reverse);
         flow.seen |= 1 << way;
-        // The packet as the functions before this one left it. A later fragment has no
-        // ports of its own: the edge knew them.
+        // The key of the packet as the functions before this one left it. A later
+        // fragment has no ports of its own: the edge knew them.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
         let is_fragment = packet.layers.fragment;
         let inspected = match packet.layers.protocol {

@@ -1,5 +1,5 @@
-//! Regular expressions that follow a content: automata that go on byte by byte, so that
-//! a flow has the state of one in four bytes.
+//! Regular expressions that follow a content: automata that are stepped byte by byte, so
+//! that a flow has the state of one in four bytes.
 
 use super::automaton::Known;
 use super::rules::quoted;
@@ -12,12 +12,12 @@ use regex_automata::util::{start, syntax};
 use regex_automata::{Anchored, MatchKind};
 use std::sync::Arc;
 
-/// Limits of one expression, bytes: its program, its automaton, and what making that
-/// takes.
+/// Limits of one expression, bytes: its program, its automaton, and the memory to build
+/// the automaton.
 const MOST_PROGRAM: usize = 1 << 18;
 const MOST_AUTOMATON: usize = 1 << 19;
 const MOST_EFFORT: usize = 1 << 21;
-/// Groups and repetitions may be nested so deep.
+/// Maximum nesting of groups and repetitions.
 const MOST_NESTED: u32 = 50;
 
 /// A regular expression.
@@ -26,18 +26,19 @@ pub(super) struct Expression {
     automaton: Arc<dense::DFA<Vec<u32>>>,
     start: u32,
     known: Arc<Known>,
-    /// Where it begins matters, so one that began earlier does not stand for it.
+    /// True if a match depends on the place where the expression begins: one under way
+    /// from an earlier place does not stand for it.
     pub(super) is_anchored: bool,
 }
 
-/// What a byte has led to.
+/// The result of a step by one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Led {
-    /// To this state.
+    /// The expression goes on in this state.
     On(u32),
     /// A match had ended before this byte.
     Matched,
-    /// No match can come any more.
+    /// The expression can no longer match.
     Dead,
 }
 
@@ -61,7 +62,7 @@ impl Expression {
                 'x' => how = how.ignore_whitespace(true),
                 'A' => is_anchored = true,
                 'R' => is_relative = true,
-                // Greed changes which bytes match, and not whether some do.
+                // Greed changes the extent of a match, not whether there is one.
                 'G' => {}
                 other => {
                     return Err(unsupported(
@@ -151,7 +152,7 @@ impl Expression {
         self.known.has(state)
     }
 
-    /// A number that is the same only for automata with the same states.
+    /// [`Known::digest`] of the automaton's states.
     pub(super) fn digest(&self) -> u64 {
         self.known.digest()
     }
@@ -161,7 +162,7 @@ impl Expression {
         self.automaton.memory_usage()
     }
 
-    /// The next byte. `state` must be known.
+    /// Steps from `state`, which must be [known](Expression::knows), by a byte.
     #[inline]
     pub(super) fn step(&self, state: u32, byte: u8) -> Led {
         let state = self.automaton.next_state(StateID::new_unchecked(state as usize), byte);
@@ -176,8 +177,8 @@ impl Expression {
         Led::On(state.as_u32())
     }
 
-    /// True if a match ends with the latest byte. The automaton itself says so one byte
-    /// late; what the expression may not look at cannot change it.
+    /// True if a match ends with the latest byte. The automaton itself reports it one
+    /// byte late, and no expression looks ahead, so the next byte cannot change it.
     #[inline]
     pub(super) fn is_matched(&self, state: u32) -> bool {
         let state = StateID::new_unchecked(state as usize);

@@ -2,26 +2,26 @@
 //! bytes can obey them.
 //!
 //! In: text. Out: rules, whose contents are chains: a chain begins with a content at an
-//! absolute place, and goes on with what is relative to the end of the match before.
-//! Never: a rule that is understood in part.
+//! absolute place; each further step is relative to the end of the match before. Never: a
+//! rule that is understood in part.
 
 use super::header::{Header, Variables};
 use super::regex::Expression;
 use super::text::{Piece, Reader, Written, Wrong, unsupported, wrong};
 
-/// What happens when a rule matches.
+/// The action of a rule that matches, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Action {
     Alert,
     Reject,
     Drop,
-    /// The flow is not inspected any more.
+    /// The flow passes and is no longer inspected.
     Pass,
 }
 
-/// Bytes to find, and where: the match begins at least `least` bytes behind the base, and
-/// ends at most `least + most` behind it. The base is the stream's start, or the end of
-/// the match before.
+/// Bytes to find, and their place: the match begins at least `least` bytes behind the
+/// base, and ends at most `least + most` behind it. The base is the stream's start, or
+/// the end of the match before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) bytes: Vec<u8>,
@@ -31,7 +31,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// The content's length; short by what [`content_bytes`] accepts.
+    /// The content's length, bytes; at most `MOST_BYTES` ([`content_bytes`]).
     pub(super) fn len(&self) -> i32 {
         self.bytes.len() as i32
     }
@@ -49,10 +49,11 @@ pub(super) enum Step {
     Expression(Expression),
 }
 
-/// Which side a rule's packets come from, and whether the other side has spoken.
+/// The option `flow`: the direction of the rule's packets, and whether both sides have
+/// spoken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FlowOption {
-    /// True: from the side that opened the flow.
+    /// True for packets from the side that opened the flow.
     pub(super) to_server: Option<bool>,
     pub(super) is_established: Option<bool>,
 }
@@ -63,15 +64,15 @@ pub(super) struct Rule {
     pub(super) action: Action,
     pub(super) header: Header,
     pub(super) flow: FlowOption,
-    /// Each begins with a content; all must match.
+    /// The chains, each of which begins with a content; all must match.
     pub(super) chains: Vec<Vec<Step>>,
     pub(super) sid: u32,
-    /// Offset of the sid.
+    /// Offset of the sid in the whole text, bytes.
     pub(super) sid_at: usize,
     pub(super) rev: u32,
     pub(super) message: String,
     pub(super) class: String,
-    /// Matches are counted and not logged.
+    /// True if matches are counted and not logged.
     pub(super) is_silent: bool,
 }
 
@@ -86,9 +87,9 @@ impl Rule {
     }
 }
 
-/// Most bytes of a content.
+/// Maximum length of a content, bytes.
 const MOST_BYTES: usize = 255;
-/// Most contents and expressions of a rule.
+/// Maximum number of contents and expressions of a rule.
 const MOST_STEPS: usize = 32;
 /// Largest number in an offset, a depth, a distance or a within.
 const MOST_FAR: i32 = 65_535;
@@ -184,7 +185,7 @@ fn number(option: Written<'_>, least: i64, most: i64) -> Result<i64, Wrong> {
     Ok(number)
 }
 
-/// The text between quotes, without escapes; without quotes as it is.
+/// The text without its quotes and escapes.
 fn plain(value: Piece<'_>) -> String {
     let inner =
         value.text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value.text);
@@ -245,7 +246,7 @@ fn apply<'t>(rule: &mut Rule, parts: &mut Vec<Part<'t>>, option: Written<'t>) ->
             let kind = Kind::Expression(Expression::read(value)?);
             parts.push(Part { value, kind });
         }
-        // Hints for other engines.
+        // Hints that only other engines use.
         "fast_pattern" | "rawbytes" => {
             of_content(parts, name)?;
         }
@@ -276,7 +277,7 @@ fn apply<'t>(rule: &mut Rule, parts: &mut Vec<Part<'t>>, option: Written<'t>) ->
 
 type OfContent<'p> = (&'p mut bool, &'p mut [Option<(i32, usize)>; 4], i32);
 
-/// The latest content, to which this option belongs.
+/// The latest content: options that modify a content belong to the one before them.
 fn of_content<'p>(parts: &'p mut [Part<'_>], name: Piece<'_>) -> Result<OfContent<'p>, Wrong> {
     match parts.last_mut().map(|part| &mut part.kind) {
         Some(Kind::Content { bytes, is_nocase, places }) => {
@@ -311,7 +312,7 @@ fn flow(rule: &mut Rule, value: Piece<'_>) -> Result<(), Wrong> {
 /// The bytes of a content: characters, escapes, and hex between bars.
 fn content_bytes(text: Piece<'_>) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
-    // The bar that began hex, and the first half of a byte.
+    // Offset of the bar that began hex, and the first half of a byte.
     let (mut bar, mut half): (Option<usize>, Option<u8>) = (None, None);
     let mut is_escaped = false;
     for (at, character) in text.text.char_indices() {

@@ -1,12 +1,13 @@
 //! The state of a flow: per direction the place in the stream, the automata's states,
-//! rules that have matched in part, and the states where its last segments began.
+//! rules that have matched in part, and the automata's states at the beginnings of its
+//! last segments.
 //!
-//! Every field may have any bytes. Numbers of states, rules and steps are checked where
-//! they are used.
+//! Any bytes are a valid value of every field. Numbers of states, rules and steps are
+//! checked where they are used.
 
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// Segments' beginnings that a direction remembers.
+/// Beginnings of segments that a direction remembers.
 const BORDERS: usize = 16;
 /// Places of rules that have matched in part, per direction.
 const PARTIALS: usize = 12;
@@ -14,12 +15,12 @@ const PARTIALS: usize = 12;
 const ARMED: usize = 4;
 /// [`Partial::next`] of a chain that has matched as a whole.
 pub(super) const WHOLE: u8 = u8::MAX;
-/// Distances of positions beyond this are all alike.
+/// Distance of positions, bytes, beyond which all count as equal.
 const FAR: u32 = 1 << 29;
-/// A receiver's largest window (RFC 7323): no more can be on its way.
+/// The largest window of a receiver, bytes (RFC 7323): no more bytes can be in flight.
 const MOST_WINDOW: u32 = 1 << 30;
 
-/// [`Inspected::mode`].
+/// Values of [`Inspected::mode`].
 pub(super) mod mode {
     pub(crate) const INSPECTED: u8 = 0;
     /// A `pass` rule matched.
@@ -29,7 +30,7 @@ pub(super) mod mode {
 }
 
 holdfast_nf::flow_state! {
-    /// A chain of a rule that has matched so far.
+    /// A chain of a rule that has matched in part.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub struct Partial {
         /// The rule's index plus one; 0 for none.
@@ -38,11 +39,11 @@ holdfast_nf::flow_state! {
         pub chain: u8,
         /// The step that comes next, or `WHOLE`.
         pub next: u8,
-        /// Where the latest match ended that counts, as the stream's position: the first
-        /// of several.
+        /// The stream position of the end of the step matched last; the first of several
+        /// such ends.
         pub first: u32,
-        /// The last of several. All between them lie so close that they make no
-        /// difference.
+        /// The last of several such ends. Ends between `first` and `last` lie so close
+        /// that they need not be stored.
         pub last: u32,
     }
 }
@@ -74,7 +75,7 @@ holdfast_nf::flow_state! {
 }
 
 holdfast_nf::flow_state! {
-    /// One direction.
+    /// State of one direction.
     #[derive(Clone, Copy)]
     pub struct Side {
         /// Bytes since the stream began.
@@ -90,15 +91,15 @@ holdfast_nf::flow_state! {
         pub lost: u32,
         /// 1 once `begun` is known.
         pub is_started: u16,
-        /// 1 if the stream had begun before.
+        /// 1 if the stream's beginning was not seen.
         pub is_midstream: u16,
-        /// Borders that are remembered, `BORDERS` at most.
+        /// The number of borders that are remembered, `BORDERS` at most.
         pub kept: u16,
         /// 1 once a rule that had matched in part was forgotten for want of room.
         pub has_forgotten: u16,
-        /// The automata's states, 0 at the start.
+        /// The automata's states before the next byte, 0 at the start.
         pub states: [u32; 2],
-        /// Segments' beginnings, in order.
+        /// Beginnings of segments, in order.
         pub borders: [Border; 16],
         /// Rules that have matched in part.
         pub partials: [Partial; 12],
@@ -110,23 +111,24 @@ holdfast_nf::flow_state! {
 holdfast_nf::flow_state! {
     /// State of one flow.
     pub struct Inspected {
-        /// The digest of the rules that the rest belongs to.
+        /// The digest of the rules to which the other fields belong.
         pub digest: u64,
-        /// Forward and reverse.
+        /// The forward and the reverse direction.
         pub sides: [Side; 2],
         /// Sequence number of a SYN inside of the connection that may begin a new one.
         pub offered: u32,
         /// The latest rule that matched: its counter's index plus one, or 0.
         pub rule: u16,
-        /// What becomes of the flow's packets: inspected, passed, dropped, rejected.
+        /// The treatment of the flow's packets: inspected, passed, dropped, rejected
+        /// (`mode`).
         pub mode: u8,
-        /// Bits: 1 and 2, a packet of this direction was seen; 4 and 8, `offered` is of
-        /// this direction.
+        /// Bits: 1 and 2, a packet of the forward or reverse direction was seen; 4 and 8,
+        /// `offered` is of that direction.
         pub seen: u8,
     }
 }
 
-/// Where a step of a chain is.
+/// The place of a step: its rule, its chain and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) rule: u16,
@@ -159,7 +161,7 @@ impl Side {
         };
     }
 
-    /// Notes an acknowledgement by the other end, if it is about bytes that have passed.
+    /// Notes an acknowledgement by the other end, if the acknowledged bytes have passed.
     pub(super) fn acknowledge(&mut self, number: u32) {
         if self.is_started != 0
             && distance(self.acknowledged, number) > 0
@@ -169,7 +171,8 @@ impl Side {
         }
     }
 
-    /// Forgets what only unacknowledged bytes need.
+    /// Takes all bytes before `number` as acknowledged, and forgets state that only
+    /// unacknowledged bytes need.
     fn be_acknowledged(&mut self, number: u32) {
         self.acknowledged = number;
         if distance(self.lost, number) > 0 {
@@ -187,33 +190,35 @@ impl Side {
         self.kept = (kept - free) as u16;
     }
 
-    /// So many new bytes have passed.
+    /// Moves the stream's place behind this many new bytes.
     pub(super) fn go_on(&mut self, bytes: usize) {
         self.position = self.position.wrapping_add(bytes as u64);
         self.expected = self.expected.wrapping_add(bytes as u32);
         let unacknowledged = self.expected.wrapping_sub(self.acknowledged);
         if (MOST_WINDOW..=i32::MAX as u32).contains(&unacknowledged) {
-            // The other end's segments take another way.
+            // The other end's segments take another path: its acknowledgements are not
+            // seen.
             self.be_acknowledged(self.expected.wrapping_sub(MOST_WINDOW));
         }
     }
 
-    /// True if a segment that begins so many bytes behind lies before a stream whose
-    /// beginning was seen.
+    /// True if a segment that begins `behind` bytes before `expected` lies before the
+    /// first byte of a stream whose beginning was seen.
     pub(super) fn is_before_beginning(&self, behind: u32) -> bool {
         self.is_midstream == 0 && u64::from(behind) > self.position
     }
 
-    /// True if the other end has all bytes before `end`, of a segment that begins so many
-    /// bytes behind.
+    /// True if the other end has acknowledged all bytes before `end` of a segment that
+    /// begins `behind` bytes before `expected`.
     pub(super) fn is_acknowledged(&self, end: u32, behind: u32) -> bool {
-        // In the middle of a stream nothing is known before the first acknowledgement.
+        // Acknowledged bytes of a midstream side are unknown until its first
+        // acknowledgement.
         let is_unknown = self.is_midstream != 0 && self.acknowledged == self.begun;
         distance(self.acknowledged, end) <= 0 && !is_unknown && !self.is_before_beginning(behind)
     }
 
-    /// The latest border up to which all is acknowledged, if it lies behind `start` and
-    /// `start` is no border.
+    /// The latest border up to which all bytes are acknowledged, if it lies behind
+    /// `start` and `start` is no border.
     pub(super) fn border_to_begin_at(&self, start: u32) -> Option<u32> {
         let is_between = |border: &&Border| {
             distance(start, border.sequence) > 0
@@ -224,8 +229,8 @@ impl Side {
         border.filter(|_| is_none).map(|border| border.sequence)
     }
 
-    /// True if the state at `start`, or wherever the receiver goes on behind it, may be
-    /// one that was forgotten and not the start.
+    /// True if the automata's states at `start`, or at the receiver's next byte if that
+    /// lies behind it, may be forgotten ones other than the start states.
     pub(super) fn has_lost(&self, start: u32) -> bool {
         let is_behind = distance(start, self.acknowledged) > 0;
         let from = if is_behind { self.acknowledged } else { start };
@@ -236,13 +241,13 @@ impl Side {
         &self.borders[..usize::from(self.kept).min(BORDERS)]
     }
 
-    /// Remembers that a segment begins here. `is_start` tells whether states are the
-    /// automata's start.
+    /// Remembers that a segment begins at `expected`. `is_start` tells whether states are
+    /// the automata's start.
     pub(super) fn remember(&mut self, is_start: impl Fn([u32; 2]) -> bool) {
         let mut kept = self.borders().len();
         if kept == BORDERS {
-            // A receiver that misses something asks for the first segment, which lies
-            // between the first two borders.
+            // A receiver that misses bytes asks for the first segment, which lies between
+            // the first two borders.
             let at = (1..BORDERS).find(|at| is_start(self.borders[*at].states));
             let at = at.unwrap_or_else(|| {
                 self.lost = self.borders[2].sequence.wrapping_add(1);
@@ -263,7 +268,7 @@ impl Side {
         self.borders().iter().find(|border| border.sequence == sequence).map(|border| border.states)
     }
 
-    /// Bytes that may come again.
+    /// The number of bytes that may be retransmitted, `FAR` at most.
     pub(super) fn unacknowledged(&self) -> u32 {
         self.expected.wrapping_sub(self.acknowledged).min(FAR)
     }
@@ -274,12 +279,13 @@ impl Side {
         self.armed.iter().any(|armed| armed.rule != 0)
     }
 
-    /// Notes that `place` comes next behind a match that ended at `end`. Two ends count
-    /// as one, and all between them, if they lie no more than `slack` apart; without
+    /// Notes that `place` comes next behind a match that ended at `end`. Two ends, and
+    /// all between them, count as one if they lie no more than `slack` apart; without
     /// `slack` the first stands for all. False if there is no room.
     #[must_use]
     pub(super) fn keep(&mut self, place: Place, end: u32, slack: Option<i32>) -> bool {
-        // An end that is known already, because its bytes come again, changes nothing.
+        // An end that is known already, because its bytes are retransmitted, changes
+        // nothing.
         let is_known = |partial: &Partial| {
             partial.is(place)
                 && distance(partial.first, end) >= 0
@@ -323,7 +329,7 @@ impl Side {
         let is_its = |armed: &Armed| {
             (armed.rule, armed.chain, armed.step) == (rule, place.chain, place.step)
         };
-        // One that began earlier finds all that this one would.
+        // An expression that began earlier finds every match of one that begins here.
         if !is_anchored && self.armed.iter().any(is_its) {
             return true;
         }
@@ -332,7 +338,8 @@ impl Side {
         true
     }
 
-    /// Brings ends of matches closer that lie so far back that it makes no difference.
+    /// Moves ends of matches that lie more than `FAR` back to that distance, so that
+    /// distances do not wrap.
     pub(super) fn bring_closer(&mut self) {
         let now = self.position as u32;
         for partial in &mut self.partials {
@@ -366,8 +373,8 @@ impl Inspected {
         }
     }
 
-    /// The streams go on from wherever their next segments begin: what was here may have
-    /// passed long ago.
+    /// Lets both streams go on where their next segments begin: the recovered place may
+    /// be an old one.
     pub(super) fn lose_place(&mut self) {
         for side in &mut self.sides {
             *side = Side { position: side.position, ..Side::default() };
@@ -379,8 +386,8 @@ impl Inspected {
         self.seen & 3 == 3
     }
 
-    /// A SYN begins a stream. Inside of a connection it begins another one only if the
-    /// other end answers it: a SYN that the other end refuses must change nothing.
+    /// Begins a stream with a SYN. Inside of a connection a SYN begins a new one only if
+    /// the other end answers it: a SYN that the other end refuses must change nothing.
     pub(super) fn synchronise(&mut self, way: usize, sequence: u32, acknowledged: Option<u32>) {
         let other = 1 - way;
         let first = sequence.wrapping_add(1);

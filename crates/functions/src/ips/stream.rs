@@ -1,22 +1,22 @@
 //! Segments of a TCP connection as a stream of bytes, without holding any.
 //!
 //! Theory of operation. Bytes are inspected in order. A segment behind a gap is dropped:
-//! its sender sends it again, behind what is missing. Bytes that the receiver has
-//! acknowledged are nothing to it. All others that come again are inspected again, from
-//! the states where their segment first began: the receiver may not have had the first
-//! ones. Where they end, the states must be those of the first time, and nothing may have
-//! matched in part that had not before. Otherwise the two readings differ, and what
-//! follows, which was inspected behind the first one, could complete something behind the
-//! second.
+//! its sender retransmits it, behind the missing bytes. The receiver ignores
+//! retransmitted bytes that it has acknowledged: they are not inspected. All other
+//! retransmitted bytes are inspected again, from the states at which their segment first
+//! began, because the receiver may not have had the first copy. At their end, the states
+//! must be those of the first time, and no further rule may have matched in part.
+//! Otherwise the two readings differ, and the bytes that follow, which were inspected
+//! behind the first reading, could complete a pattern behind the second.
 //!
-//! The beginnings of segments that are remembered are few. One that is forgotten was in
-//! the automata's start states, as long as others are there to choose from. So where a
-//! border is not remembered, the start states are taken for its states. Pieces that begin
-//! and end in them can be put together in any order. A piece that does not end in them,
-//! or leaves something matched in part, could be the first half of a pattern: it is not
-//! certain. Nor is one that begins before the latest border that was forgotten in other
-//! states. A piece that begins inside of a segment is taken for one that begins in the
-//! start states, which is the hole that is left.
+//! A border is the beginning of a segment, and few borders are remembered. The border to
+//! forget is one in the automata's start states, as long as there is one. The start
+//! states are therefore taken for the states of a border that is not remembered. Pieces
+//! that begin and end in the start states can be put together in any order. A piece that
+//! does not end in them, or leaves a rule matched in part, could be the first half of a
+//! pattern: it is uncertain. A piece that begins before the latest border that was
+//! forgotten in other states is uncertain, too. A piece that begins inside of a segment
+//! is taken for one that begins in the start states, which is the hole that is left.
 
 use super::inspect::{Engine, Scan};
 use super::state::{Armed, Side, distance};
@@ -25,22 +25,25 @@ use holdfast_wire::fault::{Fault, is_planted};
 /// The outcome of a segment's inspection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Inspection {
-    /// It lies behind a gap: nothing of it was inspected.
+    /// True if the segment lies behind a gap: none of its bytes were inspected.
     pub(super) is_behind_gap: bool,
-    /// The stream had begun before.
+    /// True if the segment is the first one seen of a stream whose beginning was not
+    /// seen.
     pub(super) is_midstream: bool,
-    /// Bytes came again.
+    /// True if bytes were retransmitted and inspected again.
     pub(super) is_again: bool,
-    /// They were not inspected together with all that lies around them.
+    /// True if retransmitted bytes were not inspected together with all bytes around
+    /// them.
     pub(super) has_no_border: bool,
-    /// A pattern across their borders could be missed.
+    /// True if a pattern across the borders of retransmitted bytes could be missed.
     pub(super) is_uncertain: bool,
-    /// They were others than the first time.
+    /// True if retransmitted bytes lead to other states than the first ones did.
     pub(super) has_other_bytes: bool,
 }
 
-/// Inspects a segment whose first byte has the number `start`. If it is refused because
-/// of bytes that came again, it changes nothing, and its new bytes are not inspected.
+/// Inspects a segment whose first byte has the sequence number `start`. A segment that is
+/// refused because of retransmitted bytes changes nothing, and its new bytes are not
+/// inspected.
 pub(super) fn segment(
     engine: &Engine,
     side: &mut Side,
@@ -69,7 +72,7 @@ pub(super) fn segment(
         && side.is_midstream == 0
         && u64::from(behind) == side.position.saturating_add(1)
     {
-        // A probe whether the other end lives has the number of the SYN.
+        // A keep-alive probe has the sequence number of the SYN.
         return inspection;
     }
     let (old, new) = bytes.split_at(bytes.len().min(behind as usize));
@@ -97,7 +100,7 @@ pub(super) fn segment(
     inspection
 }
 
-/// Inspects bytes that came before.
+/// Inspects retransmitted bytes.
 fn again(
     engine: &Engine,
     side: &mut Side,
@@ -109,21 +112,23 @@ fn again(
     inspection.is_again = true;
     let end = start.wrapping_add(old.len() as u32);
     let is_before = side.is_before_beginning(side.expected.wrapping_sub(start));
-    // What is acknowledged need not be read, if there is another place to begin at.
+    // Bytes before an acknowledged border need not be read.
     let start = side.border_to_begin_at(start).unwrap_or(start);
     let old = &old[old.len().saturating_sub(end.wrapping_sub(start) as usize)..];
     let position = side.position.saturating_sub(side.expected.wrapping_sub(start).into());
     let (before, behind) = (side.states_at(start), side.states_at(end));
     let is_at_end = end == side.expected;
     let partials = side.partials;
-    // Expressions under way are beyond these bytes, and where they were is not known.
+    // Expressions under way are beyond these bytes; their states back there are not
+    // known.
     let under_way = core::mem::take(&mut side.armed);
     let states = engine.run(side, position, before.unwrap_or_default(), old, scan);
     let armed = core::mem::replace(&mut side.armed, under_way);
     let has_armed = is_armed_anew(side, &armed, is_at_end, scan);
     let has_expressions = has_armed || side.is_armed();
     let is_changed = !is_at_end && side.partials != partials;
-    // What is there now may have been there then, and have been forgotten.
+    // A rule in part that looks new may have been there the first time, and have been
+    // forgotten.
     let is_new = is_changed && side.has_forgotten == 0;
     let is_other = engine.resume(behind.unwrap_or_default()) != states || is_new;
     inspection.is_uncertain = has_armed || is_before;
@@ -137,8 +142,9 @@ fn again(
     inspection.has_no_border |= inspection.is_uncertain;
 }
 
-/// True if bytes that came again have begun expressions beside those under way, that
-/// should see what follows. At the stream's end they do.
+/// True if retransmitted bytes have begun expressions beside those under way that will
+/// not see the bytes that follow. At the stream's end they will: they are added to
+/// `side`.
 fn is_armed_anew(side: &mut Side, armed: &[Armed], is_at_end: bool, scan: &mut Scan<'_>) -> bool {
     let mut is_anew = false;
     for armed in armed.iter().filter(|armed| armed.rule != 0) {

@@ -1,35 +1,35 @@
-//! Text of rules: lines that are continued, comments, words, and options with quotes.
+//! Text of rules: continued lines, comments, words, and options with quotes.
 //!
 //! Every piece keeps its byte offset in the text that the operator wrote.
 
 /// A rule that is not accepted, with its place and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wrong {
-    /// Byte offset in the whole text.
+    /// Offset in the whole text, bytes.
     pub(super) offset: usize,
-    /// The text says what is wrong and what would be right.
+    /// The text for the operator: the mistake and its remedy.
     pub(super) message: String,
-    /// The rule may be right for Suricata or Snort, and is not supported here.
+    /// True if the rule may be right for Suricata or Snort, and is not supported here.
     pub(super) is_unsupported: bool,
 }
 
-/// A mistake in a rule.
+/// The error about a mistake in a rule.
 pub(super) fn wrong(offset: usize, message: impl Into<String>) -> Wrong {
     Wrong { offset, message: message.into(), is_unsupported: false }
 }
 
-/// Something that other engines know and this one does not.
+/// The error about a feature that other engines have and this one does not.
 pub(super) fn unsupported(offset: usize, message: impl Into<String>) -> Wrong {
     Wrong { offset, message: message.into(), is_unsupported: true }
 }
 
-/// The text with continued lines joined: `\` and the line's end become spaces, so every
-/// offset stays.
+/// The text with continued lines joined: `\` and the line's end become spaces, which
+/// keeps every offset.
 pub(super) fn joined(text: &str) -> String {
     text.replace("\\\r\n", "   ").replace("\\\n", "  ")
 }
 
-/// The rules of a joined text, each with its offset; comments and empty lines are none.
+/// The rules of a joined text, each with its offset, without comments and empty lines.
 pub(super) fn lines(joined: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     joined.split_inclusive('\n').filter_map(move |line| {
@@ -79,7 +79,7 @@ impl<'t> Piece<'t> {
     }
 }
 
-/// An option: its name, and what stands behind the colon.
+/// An option: its name, and the value behind the colon.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Written<'t> {
     pub(super) name: Piece<'t>,
@@ -96,7 +96,7 @@ impl<'t> Reader<'t> {
         Reader { left: Piece { at: offset, text: rule } }
     }
 
-    /// The offset of what comes next.
+    /// The offset of the text that is not read yet.
     pub(super) fn at(&self) -> usize {
         self.left.at
     }
@@ -110,6 +110,7 @@ impl<'t> Reader<'t> {
     }
 
     /// The next word of the header. A list in brackets is one word, and may have spaces.
+    /// `what` names the word in the error.
     ///
     /// # Errors
     /// The header ends here.
@@ -141,7 +142,7 @@ impl<'t> Reader<'t> {
     /// Takes the bracket in front of the options.
     ///
     /// # Errors
-    /// It is not there.
+    /// The bracket is missing.
     pub(super) fn open(&mut self) -> Result<(), Wrong> {
         self.skip_spaces();
         if !self.left.text.starts_with('(') {
@@ -154,7 +155,7 @@ impl<'t> Reader<'t> {
     /// The next option; none behind the last one.
     ///
     /// # Errors
-    /// An option without `;`, a quote that does not end, or words behind the rule.
+    /// An option has no `;`, a quote does not end, or words stand behind the rule.
     pub(super) fn option(&mut self) -> Result<Option<Written<'t>>, Wrong> {
         self.skip_spaces();
         if self.left.text.starts_with(')') {

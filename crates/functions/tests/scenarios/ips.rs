@@ -1,5 +1,6 @@
-//! The IPS over streams: patterns across borders of segments, bytes that come late or
-//! again, what a match leads to, and a comparison with a search of the whole stream.
+//! The IPS over streams: patterns across borders of segments, segments behind gaps,
+//! retransmitted bytes, actions of matches, and a comparison with a search of the whole
+//! stream.
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{self, FunctionDenied, PolicyDenied, StateInvalid};
@@ -13,7 +14,7 @@ pub(crate) const SERVER: &str = "203.0.113.10:80";
 /// The sequence numbers of the first bytes, forward and reverse.
 const FIRST: [u32; 2] = [1000, 5000];
 
-/// An IPS with rules that alert or drop, and whatever else is configured.
+/// An IPS with these rules and further options.
 pub(crate) fn ips(rules: &[&str], more: Value) -> Bench {
     let mut config = json!({ "rules": rules });
     let map = config.as_object_mut().expect("a map");
@@ -40,7 +41,7 @@ fn segment(way: usize, sequence: u32, acknowledged: u32, bytes: &[u8]) -> String
     format!("tcp {from} > {to} PSH ACK seq {sequence} ack {acknowledged} {}", hex(bytes))
 }
 
-/// The handshake.
+/// Opens a connection by its handshake.
 fn connect(bench: &mut Bench, first: [u32; 2]) {
     let [client, server] = first.map(|first| first.wrapping_sub(1));
     bench.unchanged(&format!("tcp {CLIENT} > {SERVER} SYN seq {client}"));
@@ -48,7 +49,8 @@ fn connect(bench: &mut Bench, first: [u32; 2]) {
     bench.unchanged(&format!("tcp {CLIENT} > {SERVER} ACK seq {} ack {}", first[0], first[1]));
 }
 
-/// The client's segment at `at` bytes behind the first, nothing acknowledged.
+/// Sends the client's segment `at` bytes behind the first one, nothing acknowledged. The
+/// segment must pass.
 #[track_caller]
 fn says(bench: &mut Bench, at: u32, bytes: &[u8]) {
     bench.unchanged(&segment(0, FIRST[0].wrapping_add(at), FIRST[1], bytes));
@@ -59,7 +61,7 @@ fn is_dropped(bench: &mut Bench, at: u32, bytes: &[u8], reason: DropReason) {
     bench.drops(&segment(0, FIRST[0].wrapping_add(at), FIRST[1], bytes), reason);
 }
 
-/// The server acknowledges the client's bytes up to `at`.
+/// Lets the server acknowledge the client's bytes up to `at`.
 fn acknowledges(bench: &mut Bench, at: u32) {
     bench.unchanged(&segment(1, FIRST[1], FIRST[0].wrapping_add(at), &[]));
 }
@@ -79,7 +81,7 @@ fn matches(rule: &str, pieces: &[&[u8]]) -> u64 {
     bench.counter("1")
 }
 
-/// However a stream is cut into two or three segments, a pattern in it is found once.
+/// A pattern is found once, however the stream is cut into two or three segments.
 #[test]
 pub(crate) fn a_pattern_is_found_across_every_border() {
     let stream = b"xx/bin//bin/sh/y";
@@ -94,7 +96,7 @@ pub(crate) fn a_pattern_is_found_across_every_border() {
     assert_eq!(matches(SHELL, &[b"/bin", b"/bash"]), 0);
 }
 
-/// The sequence numbers may wrap anywhere in a pattern.
+/// Sequence numbers may wrap anywhere in a pattern.
 #[test]
 fn sequence_numbers_wrap() {
     for wrap in 0..9u32 {
@@ -109,8 +111,8 @@ fn sequence_numbers_wrap() {
     }
 }
 
-/// A segment behind a gap is dropped, and comes again behind what was missing: the
-/// pattern over all three is found.
+/// A segment behind a gap is dropped, and retransmitted behind the missing bytes: the
+/// pattern over all three segments is found.
 #[test]
 pub(crate) fn a_segment_behind_a_gap_comes_again() {
     let mut bench = ips(&[NO_SHELL], json!({}));
@@ -118,7 +120,7 @@ pub(crate) fn a_segment_behind_a_gap_comes_again() {
     says(&mut bench, 0, b"x/b");
     is_dropped(&mut bench, 6, b"sh", StateInvalid);
     assert_eq!(bench.counter("out_of_order"), 1);
-    // Without bytes there is nothing to wait for.
+    // A segment without bytes waits for none.
     bench.unchanged(&segment(0, FIRST[0] + 8, FIRST[1], &[]));
     says(&mut bench, 3, b"in/");
     is_dropped(&mut bench, 6, b"sh", PolicyDenied);
@@ -133,14 +135,14 @@ pub(crate) fn bytes_that_come_again_are_inspected_again() {
     connect(&mut bench, FIRST);
     says(&mut bench, 0, b"x/bi");
     says(&mut bench, 4, b"n-ok!");
-    // The same bytes are nothing new, together or each by itself.
+    // Identical bytes pass, in one segment or in several.
     says(&mut bench, 4, b"n-ok!");
     says(&mut bench, 0, b"x/bin-ok!");
     assert_eq!((bench.counter("again"), bench.counter("again_other_bytes")), (2, 0));
     is_dropped(&mut bench, 4, b"n/sh!", PolicyDenied);
 }
 
-/// Bytes that come again as others could be the first half of something whose second half
+/// Retransmitted bytes that differ could be the first half of a pattern whose second half
 /// has passed.
 #[test]
 pub(crate) fn bytes_that_come_again_as_others_are_noticed() {
@@ -160,7 +162,8 @@ pub(crate) fn bytes_that_come_again_as_others_are_noticed() {
     }
 }
 
-/// The same for a rule of two contents, the second of which has passed.
+/// Retransmitted bytes that differ could hold the first content of a rule whose second
+/// one has passed.
 #[test]
 pub(crate) fn half_of_a_rule_that_comes_again_is_noticed() {
     let key = rule("drop", "content:\"key\"; content:\"B\"; distance:0; sid:1;");
@@ -169,7 +172,7 @@ pub(crate) fn half_of_a_rule_that_comes_again_is_noticed() {
     says(&mut bench, 0, b"harmless");
     says(&mut bench, 8, b"AB");
     is_dropped(&mut bench, 0, b"a key is", FunctionDenied);
-    // Where nothing has passed behind them, both readings go on.
+    // Both readings go on if no byte has passed behind them.
     let mut bench = ips(&[&key], json!({}));
     connect(&mut bench, FIRST);
     says(&mut bench, 0, b"harmless");
@@ -177,8 +180,8 @@ pub(crate) fn half_of_a_rule_that_comes_again_is_noticed() {
     is_dropped(&mut bench, 8, b"B", PolicyDenied);
 }
 
-/// Bytes that overlap are inspected in both readings, and what is new behind them goes
-/// on.
+/// Overlapping bytes are inspected in both readings, and new bytes behind them continue
+/// the stream.
 #[test]
 fn overlaps_are_read_both_ways() {
     let mut bench = ips(&[SHELL], json!({}));
@@ -187,14 +190,15 @@ fn overlaps_are_read_both_ways() {
     says(&mut bench, 4, b"n/");
     says(&mut bench, 4, b"n/sh/b");
     assert_eq!(bench.counter("1"), 1);
-    // From inside of a segment the states are not known, and what is old here is short.
+    // States inside of a segment are unknown: the old byte `b` is inspected alone.
     is_dropped(&mut bench, 9, b"bin/sh", FunctionDenied);
     assert_eq!((bench.counter("1"), bench.counter("again_alone")), (1, 1));
     says(&mut bench, 10, b"in/sh");
     assert_eq!(bench.counter("1"), 2);
 }
 
-/// Bytes that the receiver has acknowledged are nothing to it, whatever they are.
+/// Retransmitted bytes that the receiver has acknowledged pass, whatever they are: the
+/// receiver ignores them.
 #[test]
 fn what_is_acknowledged_is_not_inspected() {
     let mut bench = ips(&[NO_SHELL], json!({ "retransmissions": "drop" }));
@@ -204,14 +208,14 @@ fn what_is_acknowledged_is_not_inspected() {
     says(&mut bench, 7, b"s");
     says(&mut bench, 0, b"/bin/sh!");
     assert_eq!((bench.counter("again"), bench.counter("1")), (0, 0));
-    // An acknowledgement of what was never sent is none.
+    // An acknowledgement of bytes that were never sent is ignored.
     says(&mut bench, 8, b"harmless");
     acknowledges(&mut bench, 17);
     is_dropped(&mut bench, 8, b"/bin/sh!", PolicyDenied);
 }
 
-/// Bytes that do not begin and end where segments did, and across whose borders nothing
-/// can lie, pass or are dropped, as configured.
+/// Retransmitted bytes without remembered borders, across which no pattern can lie, pass
+/// or are dropped, as configured.
 #[test]
 fn bytes_whose_beginning_is_not_remembered() {
     for (retransmissions, passes) in [("inspect", true), ("pass", true), ("drop", false)] {
@@ -233,8 +237,8 @@ fn bytes_whose_beginning_is_not_remembered() {
     }
 }
 
-/// The first half of a pattern hides under a segment that the receiver never had; where
-/// it ends, no segment did.
+/// The first half of a pattern replaces bytes of a segment that the receiver never had,
+/// and ends inside of it.
 #[test]
 pub(crate) fn half_of_a_pattern_that_ends_inside_of_a_segment_is_noticed() {
     for (more, passes, logged) in [
@@ -256,13 +260,13 @@ pub(crate) fn half_of_a_pattern_that_ends_inside_of_a_segment_is_noticed() {
     }
 }
 
-/// A segment with a wrong checksum reaches nobody: it leaves no trace.
+/// A segment with a wrong checksum is dropped and leaves no trace.
 #[test]
 fn damaged_segments_are_dropped() {
     let mut bench = ips(&[NO_SHELL], json!({}));
     let damaged = |packet: &str| {
         let mut frame = crate::words::frame(packet);
-        // The checksum of a TCP header without options behind an IPv4 header.
+        // Offset of the checksum of a TCP header behind an IPv4 header without options.
         frame[14 + 20 + 16] ^= 1;
         frame
     };
@@ -292,15 +296,15 @@ fn sixteen_unacknowledged_segments_are_remembered() {
         says(&mut bench, at * 8, b"harmles/");
     }
     assert_eq!((bench.counter("again"), bench.counter("again_alone")), (16, 0));
-    // What is acknowledged of a segment that is cut anew need not be read.
+    // The acknowledged bytes of a segment with a new beginning need not be read.
     acknowledges(&mut bench, 88);
     says(&mut bench, 84, b"les/harmles/");
     assert_eq!((bench.counter("again"), bench.counter("again_alone")), (17, 0));
 }
 
-/// Borders in the automata's start are forgotten first, and any number of segments may
-/// be sent again. Of the others the first two and the last are kept, and a segment that
-/// could go on with something forgotten is dropped.
+/// Borders in the automata's start states are forgotten first: any number of segments may
+/// be retransmitted. The first two and the last of the other borders are kept, and a
+/// segment that could continue a forgotten pattern is dropped.
 #[test]
 pub(crate) fn what_is_forgotten_hides_nothing() {
     let mut bench = ips(&[NO_SHELL], json!({}));
@@ -327,7 +331,7 @@ pub(crate) fn what_is_forgotten_hides_nothing() {
     says(&mut bench, 304, b"harmles/");
 }
 
-/// A segment that is refused does not move the stream.
+/// A refused segment does not move the stream.
 #[test]
 fn a_refused_segment_changes_nothing() {
     let mut bench = ips(&[SHELL], json!({ "retransmissions": "drop" }));
@@ -341,8 +345,8 @@ fn a_refused_segment_changes_nothing() {
     assert_eq!((bench.counter("1"), bench.counter("again")), (1, 1));
 }
 
-/// An expression that begins in bytes that come again sees what follows them, or they are
-/// dropped.
+/// An expression that begins in retransmitted bytes sees the bytes that follow, or the
+/// retransmitted ones are dropped.
 #[test]
 fn expressions_in_bytes_that_come_again() {
     let number = rule("drop", "content:\"k\"; pcre:\"/^[0-9]*;/R\"; sid:1;");
@@ -359,8 +363,8 @@ fn expressions_in_bytes_that_come_again() {
     assert_eq!((bench.counter("again_alone"), bench.counter("again_uncertain")), (1, 1));
 }
 
-/// Bytes before a stream's beginning are none of it, but for the one that asks whether
-/// the other end lives.
+/// Bytes before a stream's beginning are dropped, except the one byte of a keep-alive
+/// probe.
 #[test]
 pub(crate) fn bytes_before_the_beginning_are_dropped() {
     let mut bench = ips(&[NO_SHELL], json!({}));
@@ -376,8 +380,8 @@ pub(crate) fn bytes_before_the_beginning_are_dropped() {
     is_dropped(&mut bench, 0u32.wrapping_sub(100), b"harmless", FunctionDenied);
 }
 
-/// Before the first segment of a stream in its middle there may have been others, which
-/// come again. They are inspected by themselves.
+/// Segments before the first one seen of a midstream flow may be retransmissions: they
+/// are inspected by themselves.
 #[test]
 fn bytes_before_the_middle_are_inspected() {
     let mut bench = ips(&[NO_SHELL], json!({}));
@@ -388,7 +392,7 @@ fn bytes_before_the_middle_are_inspected() {
     is_dropped(&mut bench, 16, b"/bin/sh", PolicyDenied);
 }
 
-/// Both directions are streams of their own.
+/// Each direction is a stream of its own.
 #[test]
 fn each_direction_is_a_stream() {
     let mut bench = ips(&[SHELL], json!({}));
@@ -403,8 +407,8 @@ fn each_direction_is_a_stream() {
     assert_eq!(bench.counter("1"), 2);
 }
 
-/// A SYN inside of a connection, which the other end refuses, hides nothing; one that it
-/// answers begins a new stream.
+/// A SYN inside of a connection hides no bytes if the other end refuses it; an answered
+/// one begins a new stream.
 #[test]
 pub(crate) fn a_syn_begins_anew_only_if_it_is_answered() {
     let mut bench = ips(&[NO_SHELL], json!({}));
@@ -422,8 +426,8 @@ pub(crate) fn a_syn_begins_anew_only_if_it_is_answered() {
     bench.drops(&segment(0, 90_011, 100, b"n/sh"), PolicyDenied);
 }
 
-/// Data with a SYN are dropped: its receiver may take them or not. Its sender sends them
-/// again without.
+/// Data with a SYN are dropped, because the receiver may take them or not; the sender
+/// retransmits them without the SYN.
 #[test]
 fn data_with_a_syn_are_dropped() {
     let mut bench = ips(&[SHELL], json!({}));
@@ -447,7 +451,7 @@ fn a_flow_in_its_middle_is_inspected_from_there() {
     is_dropped(&mut bench, 82, b"/sh", PolicyDenied);
 }
 
-/// What a match leads to, for the packet and for what follows in both directions.
+/// The action of a matching rule, for the packet and for later ones of both directions.
 #[test]
 fn what_a_match_leads_to() {
     let evil = |action: &str| rule(action, "msg:\"evil\"; content:\"evil\"; sid:5; rev:2;");
@@ -481,7 +485,7 @@ fn what_a_match_leads_to() {
     let mut bench = ips(&[&drop, &evil("pass")], json!({}));
     connect(&mut bench, FIRST);
     bench.unchanged(&client);
-    // Neither order nor content matters any more.
+    // Neither order nor contents matter after a `pass` rule.
     bench.unchanged(&segment(0, FIRST[0] + 9, FIRST[1], b"evil"));
     assert_eq!((bench.counter(name), bench.counter("6"), bench.state()), (1, 0, "passed"));
     assert_eq!(bench.logged().len(), 0);
@@ -491,7 +495,7 @@ fn what_a_match_leads_to() {
     bench.drops(&segment(0, 90_000, 100, b"ev"), PolicyDenied);
 }
 
-/// A rule that matches often in a packet counts once; a silent one is not logged.
+/// A rule that matches several times in a packet counts once; a silent one is not logged.
 #[test]
 fn a_rule_counts_once_per_packet() {
     let (loud, silent) =
@@ -503,7 +507,8 @@ fn a_rule_counts_once_per_packet() {
     assert_eq!((bench.counter("1"), bench.counter("2"), bench.logged().len()), (2, 1, 2));
 }
 
-/// Each datagram is inspected by itself; both families, and whatever is no TCP.
+/// Each datagram is inspected by itself, in both address families and all protocols but
+/// TCP.
 #[test]
 fn datagrams_are_inspected_by_themselves() {
     let evil = rule("alert", "content:\"evil\"; sid:1;");
@@ -528,8 +533,8 @@ fn datagrams_are_inspected_by_themselves() {
     assert_eq!(bench.counter("1"), 6);
 }
 
-/// A pattern may lie across fragments, which nobody puts together: they are dropped, or
-/// pass, as configured.
+/// Fragments, which are not reassembled, are dropped or pass, as configured: a pattern
+/// may lie across them.
 #[test]
 fn fragments_are_not_inspected_together() {
     let evil = rule("alert", "content:\"evil\"; sid:1;");
@@ -546,8 +551,8 @@ fn fragments_are_not_inspected_together() {
     assert_eq!(bench.counter("fragment"), 3);
 }
 
-/// A flow has room for so many rules that have matched in part. When that is used up, it
-/// is dropped, or goes on with those that there are, as configured.
+/// A flow has room for twelve rules that have matched in part. A flow with more is
+/// dropped, or goes on with those twelve, as configured.
 #[test]
 fn a_full_table_is_counted_and_fails_as_configured() {
     let rules: Vec<String> = (1..=13)
@@ -573,8 +578,7 @@ fn a_full_table_is_counted_and_fails_as_configured() {
     }
 }
 
-/// Rules that begin in the same way share a place, whether what follows is behind it or
-/// anywhere.
+/// Rules that begin alike share a place, whether their next content is relative or not.
 #[test]
 fn rules_that_begin_alike_take_one_place() {
     for place in ["", "distance:0;"] {
@@ -596,7 +600,8 @@ fn rules_that_begin_alike_take_one_place() {
     }
 }
 
-/// A match that leads nowhere takes no room for long: any number may follow each other.
+/// A match of a first content frees its place once the next content can no longer follow:
+/// any number of them may follow each other.
 #[test]
 fn matches_that_lead_nowhere_take_no_room() {
     let near = rule("drop", "content:\"a\"; content:\"b\"; distance:0; within:1; sid:1;");
@@ -610,8 +615,8 @@ fn matches_that_lead_nowhere_take_no_room() {
     is_dropped(&mut bench, 400, b"ab", PolicyDenied);
 }
 
-/// Under other rules a flow that lives is inspected from there on, and its place in the
-/// stream stays.
+/// A live flow is inspected under new rules from its next byte on, and keeps its place in
+/// the stream.
 #[test]
 pub(crate) fn rules_change_while_flows_live() {
     let mut before = ips(&[SHELL], json!({}));
@@ -627,14 +632,14 @@ pub(crate) fn rules_change_while_flows_live() {
     says(&mut after, 21, b" /bin");
     is_dropped(&mut after, 26, b"ary", PolicyDenied);
     assert_eq!(after.counter("rules_changed"), 1);
-    // The same rules are the same automata.
+    // Identical rules make identical automata: the flow keeps its states.
     let mut again = ips(&[&other, &places], json!({}));
     again.takes_over(&mut after, true);
     is_dropped(&mut again, 29, b"", PolicyDenied);
     assert_eq!(again.counter("rules_changed"), 0);
 }
 
-/// The state goes where the flow goes, in the middle of a pattern.
+/// A flow's state moves with the flow in the middle of a pattern.
 #[test]
 fn a_pattern_is_found_across_a_failure() {
     let mut first = ips(&[NO_SHELL], json!({}));
@@ -646,8 +651,8 @@ fn a_pattern_is_found_across_a_failure() {
     assert!(!second.nondeterministic);
 }
 
-/// A weak protection recovers an older state: what has passed meanwhile does not come
-/// again, so the stream goes on where it is.
+/// A flow that a weak protection recovers in an older state goes on where its next
+/// segment begins: bytes that have passed meanwhile are not retransmitted.
 #[test]
 fn a_flow_that_was_set_back_goes_on() {
     let depth = rule("drop", "content:\"new\"; depth:3; sid:2;");
@@ -662,7 +667,7 @@ fn a_flow_that_was_set_back_goes_on() {
     is_dropped(&mut bench, 28, b"/sh", PolicyDenied);
 }
 
-/// Thousands of patterns, too many for a table with a row per state.
+/// Thousands of patterns, too many for a table with a row per state, are found.
 #[test]
 fn thousands_of_patterns() {
     let text: String = (1..=3000)
@@ -695,7 +700,7 @@ fn piece() -> impl Strategy<Value = Piece> {
             let len = bytes.len() as i32;
             let least = match is_relative && least.is_none() && most.is_none() {
                 true => Some(0),
-                // Relative places may begin before the end of the match before.
+                // A relative place may begin before the end of the match before.
                 false => least.map(|least| if is_relative { least - len + 1 } else { least }),
             };
             Piece { bytes, is_nocase, is_relative, least, most: most.map(|most| len + most) }
@@ -752,8 +757,8 @@ fn is_there(stream: &[u8], pieces: &[Piece], base: Option<usize>) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// The rules that match are those that a search of the whole stream finds, wherever
-    /// segments begin and end, and whichever come again.
+    /// Rules match exactly if a search of the whole stream finds them, wherever segments
+    /// begin and end, and whichever are retransmitted.
     #[test]
     fn what_matches_is_what_is_in_the_stream(
         rules in proptest::collection::vec(proptest::collection::vec(piece(), 1..4), 1..4),
@@ -781,7 +786,7 @@ proptest! {
         for (number, range) in borders.windows(2).enumerate() {
             says(&mut bench, range[0] as u32, &stream[range[0]..range[1]]);
             if again.contains(&number) {
-                // The segment before, alone and with this one.
+                // The segment before is retransmitted, alone and with this one.
                 let from = borders[number.saturating_sub(1)];
                 says(&mut bench, from as u32, &stream[from..range[0]]);
                 says(&mut bench, from as u32, &stream[from..range[1]]);
@@ -799,7 +804,7 @@ proptest! {
         }
     }
 
-    /// Any bytes as a flow's state: nothing panics, and nothing changes in a packet.
+    /// Any bytes as a flow's state cause no panic and change no packet.
     #[test]
     fn rubbish_in_a_flows_state_does_no_harm(
         rubbish in proptest::collection::vec(any::<u8>(), 832),
@@ -817,7 +822,7 @@ proptest! {
         let mut bench = ips(&rules, json!({}));
         connect(&mut bench, FIRST);
         says(&mut bench, 0, b"abcAbbcdxyz");
-        // Small numbers are more often those of something.
+        // Small numbers are more often those of rules, chains and steps.
         let rubbish: Vec<u8> =
             rubbish.iter().take(len).map(|byte| if is_small { byte % 4 } else { *byte }).collect();
         bench.overwrite(if digest { at } else { at.max(8) }, &rubbish);

@@ -1,5 +1,5 @@
-//! The language of the IPS's rules: what each option means, and what is refused with its
-//! place.
+//! The language of the IPS's rules: the meaning of each option, and the text and place of
+//! each refusal.
 
 use crate::bench::Bench;
 use crate::ips::{CLIENT, SERVER, ips, rule};
@@ -13,8 +13,8 @@ fn datagram(bytes: &[u8]) -> String {
     format!("udp {CLIENT} > {SERVER} hex {digits}")
 }
 
-/// True if a rule with these options matches a datagram, and a stream of one-byte
-/// segments, with these bytes. Both must say the same.
+/// True if a rule with these options matches a datagram with these bytes. A stream of
+/// one-byte segments must give the same result.
 #[track_caller]
 fn matches(options: &str, bytes: &str) -> bool {
     let text = rule("alert", &format!("{options} sid:1;"));
@@ -78,7 +78,7 @@ fn distance_and_within() {
     ]);
 }
 
-/// Contents that are not relative may come in any order.
+/// Contents without a relative place may come in any order.
 #[test]
 fn several_contents() {
     check(&[
@@ -90,8 +90,8 @@ fn several_contents() {
     ]);
 }
 
-/// Letters mean their case unless `nocase` says otherwise; bytes may be written in hex or
-/// with escapes.
+/// Contents are case-sensitive without `nocase`; bytes may be written in hex or with
+/// escapes.
 #[test]
 fn bytes_of_contents() {
     check(&[
@@ -133,7 +133,7 @@ fn expressions() {
     ]);
 }
 
-/// The sids whose rules look at a packet with `x` in it.
+/// Sids of the rules that match this packet with the byte `x` in it.
 fn who(bench: &mut Bench, sids: u32, packet: &str) -> Vec<u32> {
     let before: Vec<u64> = (1..=sids).map(|sid| bench.counter(&sid.to_string())).collect();
     bench.unchanged(&format!("{packet} hex 78"));
@@ -142,8 +142,8 @@ fn who(bench: &mut Bench, sids: u32, packet: &str) -> Vec<u32> {
     sids.into_iter().filter(is_new).collect()
 }
 
-/// The header decides which packets a rule looks at: protocol, addresses, ports,
-/// direction, variables.
+/// A rule's header selects packets by protocol, addresses, ports and direction, also by
+/// variables.
 #[test]
 fn headers() {
     let headers = [
@@ -185,7 +185,7 @@ fn headers() {
     }
 }
 
-/// `flow` decides by the side that opened the flow, and by whether both have spoken.
+/// The option `flow` selects packets by direction, and by whether both sides have spoken.
 #[test]
 fn flow_options() {
     let options =
@@ -199,12 +199,12 @@ fn flow_options() {
     assert_eq!(who(&mut bench, 5, "udp 10.0.0.2:5 > 203.0.113.1:53"), [1, 4]);
     assert_eq!(who(&mut bench, 5, "udp 203.0.113.1:53 > 10.0.0.2:5"), [2, 3, 5]);
     assert_eq!(who(&mut bench, 5, "udp 10.0.0.2:5 > 203.0.113.1:53"), [1, 3]);
-    // A connection whose handshake was before is established.
+    // A connection whose handshake was not seen counts as established.
     assert_eq!(who(&mut bench, 5, "tcp 10.0.0.2:5 > 203.0.113.1:53 ACK seq 1"), [1, 3]);
 }
 
-/// A text may hold many rules, with comments, continued lines and spaces; names of
-/// counters say which rule it is.
+/// A text may hold many rules, with comments, continued lines and spaces; a rule's
+/// counter has its sid, rev, msg and classtype in its name.
 #[test]
 fn a_text_of_rules() {
     let text = "# the first\n\n  alert udp any any -> any any \\\n   (msg:\"an \\\"x\\\"\"; content:\"x\"; \\\r\n reference:url,a.example; metadata:a b, c d; priority:2; gid:1; \\\n classtype:bad-unknown; rev:3; sid:7;)\r\n#alert\nalert udp any any -> any any ( content : \"y\" ; sid : 8 ; )";
@@ -215,7 +215,7 @@ fn a_text_of_rules() {
     }
 }
 
-/// A rule that is refused: options or the whole rule, the words at the caret, and a part
+/// Rules that are refused: options or the whole rule, the words at the caret, and a part
 /// of the message.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("log tcp any any -> any any (sid:1;)", "log", "action `log` is not supported"),
@@ -275,7 +275,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("alert tcp any any -> any any (content:\"a\"; sid:0;)", "0;", "between 1 and 4294967295"),
 ];
 
-/// The whole rule: options of a case are those before its sid.
+/// The whole rule of a case, which may be only the options before its sid.
 fn whole(case: &str) -> String {
     match case.strip_prefix('(') {
         Some(options) => rule("alert", &format!("{options} sid:1;")),
@@ -291,7 +291,7 @@ fn config(rules: &[&str], unsupported: &str) -> Value {
     })
 }
 
-/// What is wrong or not supported is refused, with its place in the text.
+/// A rule that is wrong or not supported is refused, with the place in its text.
 #[test]
 fn what_is_refused_is_named_with_its_place() {
     for (case, caret, message) in REFUSED {
@@ -325,8 +325,8 @@ fn what_is_refused_is_named_with_its_place() {
     }
 }
 
-/// What other engines may understand is left out if asked to, with a warning; what is
-/// wrong is refused in any case.
+/// Rules that other engines may understand are left out with a warning, if so configured;
+/// wrong ones are refused in any case.
 #[test]
 fn unsupported_rules_are_left_out_if_asked_to() {
     let fine = rule("alert", "content:\"a\"; sid:99;");
