@@ -240,10 +240,8 @@ impl Connection {
     /// connection.
     #[inline]
     pub(crate) fn track(&mut self, packet: &Packet, is_reverse: bool) -> bool {
-        let Some(header) = packet.tcp() else { return false };
-        let flags = header.flags;
-        let header_len = (header.data_offset >> 4) as usize * 4;
-        let payload = packet.l4().len().saturating_sub(header_len) as u32;
+        let Some((header, data)) = packet.tcp_segment() else { return false };
+        let (flags, payload) = (header.flags, data.len() as u32);
         let sequence = header.sequence.get();
         let acknowledgement = header.acknowledgement.get();
         let end = sequence
@@ -259,7 +257,8 @@ impl Connection {
         }
         let (us, them) = (usize::from(is_reverse), usize::from(!is_reverse));
         if flags & SYN != 0 {
-            let scale = scale_option(packet.l4().get(20..header_len).unwrap_or(&[]));
+            let l4 = packet.l4();
+            let scale = scale_option(l4.get(20..l4.len() - data.len()).unwrap_or(&[]));
             let syn =
                 Syn { sequence, end, window: header.window.get(), scale, early: payload as u16 };
             return match (flags & ACK != 0, us) {

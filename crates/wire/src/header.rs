@@ -332,6 +332,15 @@ impl crate::Packet {
         Tcp::ref_from_prefix(self.l4()).ok().map(|(header, _)| header)
     }
 
+    /// The TCP header of an unfragmented packet or a first fragment, and the data behind
+    /// it.
+    #[inline]
+    pub fn tcp_segment(&self) -> Option<(&Tcp, &[u8])> {
+        let tcp = self.tcp()?;
+        let data = self.l4().get(usize::from(tcp.data_offset >> 4) * 4..);
+        Some((tcp, data.unwrap_or(&[])))
+    }
+
     /// The UDP header of an unfragmented packet or a first fragment.
     #[inline]
     pub fn udp(&self) -> Option<&Udp> {

@@ -29,8 +29,7 @@ pub(super) enum Place<'a> {
 impl<'a> Segment<'a> {
     /// The packet's segment; `None` if the packet is not TCP, or is a later fragment.
     pub(super) fn of(packet: &'a Packet) -> Option<Segment<'a>> {
-        let tcp = packet.tcp()?;
-        let data = packet.l4().get(usize::from(tcp.data_offset >> 4) * 4..)?;
+        let (tcp, data) = packet.tcp_segment()?;
         Some(Segment {
             flags: tcp.flags,
             sequence: tcp.sequence.get(),

@@ -255,11 +255,9 @@ impl Ips {
         way: usize,
         key: &'k FlowKey,
     ) -> Option<(Inspection, Scan<'k>)> {
-        let tcp = packet.tcp()?;
+        let (tcp, bytes) = packet.tcp_segment()?;
         let (flags, sequence) = (tcp.flags, tcp.sequence.get());
         let acknowledged = (flags & tcp_flags::ACK != 0).then_some(tcp.acknowledgement.get());
-        let header = usize::from(tcp.data_offset >> 4) * 4;
-        let bytes = packet.l4().get(header..).unwrap_or_default();
         let is_syn = flags & tcp_flags::SYN != 0;
         if is_syn {
             flow.synchronise(way, sequence, acknowledged);
@@ -291,7 +289,7 @@ impl Ips {
         flow: &Inspected,
         shared: &mut Found,
     ) -> Option<DropReason> {
-        let tcp = packet.tcp()?;
+        let (tcp, data) = packet.tcp_segment()?;
         let is_syn = tcp.flags & tcp_flags::SYN != 0;
         if flow.mode != mode::INSPECTED && !is_syn {
             return None;
@@ -301,8 +299,7 @@ impl Ips {
         if packet.is_intact() == Some(false) {
             return Some(DropReason::BadChecksum);
         }
-        let header = usize::from(tcp.data_offset >> 4) * 4;
-        if is_syn && packet.l4().len() > header {
+        if is_syn && !data.is_empty() {
             // The server may take the data or not, which is not known here. Rules with
             // `established` would not look at them.
             self.count(Event::SynData, shared);
