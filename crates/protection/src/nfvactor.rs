@@ -38,7 +38,9 @@
 //!   own state ([`kind::CHECK`]). A copy that differs is removed, counted, and made anew.
 //!   Flows do not count as safe until the new one is saved.
 
+mod answers;
 mod before;
+mod dispatch;
 mod handed;
 mod link;
 mod release_mode;
@@ -55,18 +57,17 @@ use crate::numbers::{Inbounds, key_of, only_commit, split_refusal};
 use crate::plan::{Plan, Release};
 use crate::retirement::{self, Retirement};
 use crate::{
-    Admission, Commit, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot,
-    copies, delta, kind,
+    Admission, Commit, Detour, Epoch, Flows, Outbox, Peer, Protection, Safety, Slot, copies, delta,
+    kind,
 };
 use before::Before;
 use handed::Handed;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, NodeId, Packet};
 use link::{Latched, Link};
-use release_mode::Choice;
+use release_mode::{Choice, Detours};
 use replaced_holders::ReplacedHolders;
 use snapshots::Snapshots;
-use std::collections::{BTreeSet, VecDeque};
 use unsaved::Unsaved;
 
 /// Packets that one link may hold back.
@@ -211,80 +212,6 @@ impl NfvActor {
         }
     }
 
-    fn dispatch(&mut self, flows: &Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
-        let header = flows.header(slot);
-        if self.has_snapshots() || is_planted(Fault::ReleasesBeforeCommit) {
-            out.release(packet);
-            return;
-        }
-        let latched = Latched {
-            commit: header.commit,
-            flow: header.reference(slot),
-            packets: unsaved::packets(header),
-            packet,
-            is_for_holder: false,
-        };
-        if header.holder() == Peer::default() {
-            let latched = Latched { commit: Commit::NONE, ..latched };
-            if let Some(latched) = self.replaced.hold(Peer::default(), latched, out) {
-                out.released_unprotected += 1;
-                out.release(latched.packet);
-            }
-            return;
-        }
-        if header.commit == Commit::NONE {
-            // The state could not be sent, so the packet must not leave. The sender will
-            // try again.
-            out.dropped.push((latched.packet, DropReason::HeldOverflow));
-            return;
-        }
-        let holder = header.holder();
-        match self.links.find(holder) {
-            Some(link) => {
-                link.choice.note_packet(latched.packet.len());
-                if let Some(latched) = self.replaced.hold(holder, latched, out) {
-                    link.hold(latched, &self.unsaved, out);
-                }
-            }
-            None => out.dropped.push((latched.packet, DropReason::LostInFailure)),
-        }
-    }
-
-    /// Forwards the packets that waited for leaving holders, before any that came since.
-    fn follow_replaced(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        self.replaced.ask(self.now, out);
-        let mut before = Vec::new();
-        let mut slots = BTreeSet::new();
-        while let Some((holder, latched)) = self.replaced.poll() {
-            let link = self.links.find(holder);
-            let slot = latched.flow.slot;
-            // Later packets of a flow stay behind earlier ones, whichever holder each was
-            // for.
-            match link.filter(|_| !slots.contains(&slot)) {
-                Some(link) => {
-                    link.hold(latched, &self.unsaved, out);
-                    // The commit may have been saved while the packet waited; no second
-                    // acknowledgement comes.
-                    link.open_latch(&self.unsaved, out);
-                }
-                None => {
-                    // The packet's next holder is gone too: the packet goes with its
-                    // flow, if the flow is still here.
-                    if flows.get_owned(latched.flow).is_some() {
-                        self.mark_dirty(flows, slot);
-                        slots.insert(slot);
-                        before.push((slot, latched.packet));
-                    } else {
-                        out.dropped.push((latched.packet, DropReason::LostInFailure));
-                    }
-                }
-            }
-        }
-        if !before.is_empty() {
-            self.pending.splice(0..0, before);
-        }
-    }
-
     /// Ends the copies of a flow that is not owned here any more, at its holder and at
     /// leaving holders. The flow is now at `to`, if anywhere.
     fn end_copies(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: Epoch, key: FlowKey) {
@@ -319,113 +246,6 @@ impl NfvActor {
                 .extend(handed.packets.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
             handed.marks.clear();
         });
-    }
-
-    fn handle_saved(
-        &mut self,
-        from: Peer,
-        commit: Commit,
-        out: &mut Outbox,
-    ) -> Result<(), DropReason> {
-        if let Some(result) = self.retirement.handle_saved(from, commit) {
-            return result;
-        }
-        let link = self.links.find(from).ok_or(DropReason::Fenced)?;
-        link.numbers.handle_saved(commit)?;
-        while let Some(sent) = link.under_way.pop_front_if(|sent| commit.has_reached(sent.number)) {
-            self.unsaved.note_saved(&sent);
-        }
-        if link.resync_mark.take_if(|mark| commit.has_reached(*mark)).is_some() {
-            self.filling -= 1;
-        }
-        link.open_latch(&self.unsaved, out);
-        self.finish_serving(from, commit);
-        Ok(())
-    }
-
-    fn handle_refused(
-        &mut self,
-        flows: &mut Flows,
-        from: Peer,
-        commit: Commit,
-        reason: DropReason,
-        out: &mut Outbox,
-    ) -> Result<(), DropReason> {
-        let is_pinned = self.is_pinned;
-        let link = self.links.find(from).ok_or(DropReason::Fenced)?;
-        link.numbers.handle_refused(commit)?;
-        let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
-        // Under `reinforce`, later packets of this flow were covered by inputs only, and
-        // now there is no copy that these could be applied to. If packets leave at once,
-        // a flow that found no room goes on as without a protection.
-        let is_let_go = self.unsaved.is_counted() && reason == DropReason::FlowTableFull;
-        let is_its = |latched: &Latched| {
-            (is_pinned || is_let_go) && sent.is_some_and(|sent| sent.flow == latched.flow)
-        };
-        let mut kept = VecDeque::with_capacity(link.latch.len());
-        for latched in link.latch.drain(..) {
-            if is_its(&latched) && is_let_go {
-                out.released_unprotected += 1;
-                out.release(latched.packet);
-            } else if latched.commit == commit || is_its(&latched) {
-                out.dropped.push((latched.packet, reason));
-            } else {
-                kept.push_back(latched);
-            }
-        }
-        link.latch = kept;
-        self.replaced.refuse(from, commit, reason, out);
-        if self.has_snapshots() {
-            self.handle_refused_snapshot(flows, from, sent, reason, out);
-            return Ok(());
-        }
-        self.resync_again = true;
-        let header = sent
-            .and_then(|sent| flows.get_mut(sent.flow))
-            .filter(|header| header.life().is_owned() && header.holder() == from);
-        if let Some(header) = header {
-            // If the flow has changed since, that delta was refused too, and its refusal
-            // comes later. A further delta would not be taken either.
-            header.flags |= flag::WHOLE;
-            if reason == DropReason::ReplicaDiffers || sent.is_some_and(|sent| sent.is_question) {
-                // The copy has been removed, so its holder has room for a new one.
-                header.flags |= flag::UNPROTECTED;
-                self.differed += u64::from(reason == DropReason::ReplicaDiffers);
-                return Ok(());
-            }
-            if header.commit == commit || is_pinned {
-                // The next holder to be asked may have room.
-                header.set_holder(Peer::default());
-                header.commit = Commit::NONE;
-                header.flags |= flag::UNPROTECTED;
-                if self.is_pinned && self.peers.get(self.next_peer) == Some(&from) {
-                    self.next_peer = (self.next_peer + 1) % self.peers.len();
-                }
-            }
-        }
-        self.resync_not_before = self.now + REFUSED_PAUSE;
-        Ok(())
-    }
-}
-
-/// The cost for a packet to leave by other runtimes.
-#[derive(Default)]
-struct Detours {
-    list: Vec<(Peer, Detour)>,
-    at: NodeIndex,
-}
-
-impl Detours {
-    fn set(&mut self, detours: &[(Peer, Detour)]) {
-        self.list.clear();
-        self.list.extend_from_slice(detours);
-        self.at.renew(detours.iter().map(|(peer, _)| peer.node));
-    }
-
-    fn of(&self, peer: Peer) -> Detour {
-        let known =
-            self.at.get(peer.node).map(|at| self.list[at]).filter(|(known, _)| *known == peer);
-        known.map_or(Detour::None, |(_, detour)| detour)
     }
 }
 

@@ -13,6 +13,8 @@
 
 #[path = "conformance/full.rs"]
 mod full;
+#[path = "conformance/mix.rs"]
+mod mix;
 #[path = "conformance/pair.rs"]
 mod pair;
 #[path = "conformance/records.rs"]
@@ -21,110 +23,27 @@ mod records;
 mod refused;
 #[path = "../../../tests/src/seconds.rs"]
 mod seconds;
+#[path = "conformance/server.rs"]
+mod server;
+#[path = "conformance/sweep.rs"]
+mod sweep;
 #[path = "conformance/together.rs"]
 mod together;
 
-use full::crowd;
 use holdfast_protection::plan::{Rebuild, Shared};
 use holdfast_sim::{
-    Connection, Exit, Fault, How, Outcome, Plan, Planted, Preset, Scenario, Step, Violation, Way,
-    When, Whom, in_worlds, play,
+    Connection, Fault, How, Plan, Planted, Preset, Scenario, Step, Violation, When, Whom,
+    in_worlds, play,
 };
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
+use mix::{Mix, SEVERAL, SHARE};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::process::ExitCode;
-
-const MICROSECOND: u64 = 1_000;
-const MILLISECOND: u64 = 1_000_000;
-/// Time by which every runtime has started and knows the others, whatever the network
-/// did.
-const READY: u64 = 600 * MILLISECOND;
-
-/// A combination of answers, and the number of state servers.
-#[derive(Debug, Clone, Copy)]
-struct Mix {
-    preset: Preset,
-    /// A state server assigns the numbers.
-    served: bool,
-    /// State servers among which flows are divided that have their home there.
-    servers: u16,
-}
-
-/// The part of all failures that this run tries: every `of`-th, beginning with number
-/// `first`. With a planted fault every run tries the same ones, because the fault has to
-/// be found each time.
-#[derive(Debug, Clone, Copy)]
-struct Share {
-    first: usize,
-    of: usize,
-}
-
-impl Share {
-    fn of_environment() -> Share {
-        let text = std::env::var("HOLDFAST_SHARE").unwrap_or_else(|_| "0/3".to_owned());
-        let numbers = text
-            .split_once('/')
-            .and_then(|(first, of)| Some((first.parse().ok()?, of.parse().ok()?)));
-        match numbers {
-            Some((first, of)) if first < of => Share { first, of },
-            _ => panic!("HOLDFAST_SHARE is {text:?}, not K/N with K below N, like 0/3"),
-        }
-    }
-}
-
-static SHARE: std::sync::LazyLock<Share> = std::sync::LazyLock::new(Share::of_environment);
-
-/// Number of state servers in the rows with several.
-const SEVERAL: u16 = 3;
-
-impl Mix {
-    fn name(self) -> String {
-        let servers =
-            if self.servers > 1 { format!("+{}_servers", self.servers) } else { String::new() };
-        format!("{}{}{servers}", self.preset.name(), if self.served { "+state_server" } else { "" })
-    }
-
-    fn has_server(self) -> bool {
-        self.served || self.preset.is_paged()
-    }
-
-    /// This row has every n-th of the worlds. With a state server a protection treats
-    /// flows as it does without, and with several servers as with one. A combination has
-    /// half if two rows have its answers between them.
-    fn thinning(self) -> usize {
-        if self.served || self.servers > 1 {
-            5
-        } else {
-            1 + usize::from(self.preset.forgets_by_count())
-        }
-    }
-
-    /// This row plays every n-th of the worlds.
-    fn every(self) -> usize {
-        self.thinning() * SHARE.of
-    }
-
-    /// The same for sweeps that are equal in every run.
-    fn always_every(self) -> usize {
-        self.thinning().max(3)
-    }
-
-    /// Numbers of a range, `step` apart, that are played. A range too short for the share
-    /// still gives one.
-    fn some_of(self, range: Range<u64>, step: u64) -> impl Iterator<Item = u64> {
-        let begin = (SHARE.first * self.thinning()) as u64 * step % (range.end - range.start);
-        (range.start + begin..range.end).step_by(step as usize * self.every())
-    }
-
-    /// The state server that a number means.
-    fn server(self, number: usize) -> Whom {
-        Whom::StateServer(number as u16 % self.servers)
-    }
-}
+use sweep::{
+    MICROSECOND, MILLISECOND, READY, by_flow, check_basics, check_finished, few_connections, lines,
+    require, runner, scenario, sweep,
+};
 
 type Check<T> = fn(T) -> Result<(), String>;
 
@@ -147,7 +66,7 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
 ];
 
 /// Requirements for rows with a state server.
-const OF_SERVER: &[(&str, Check<Mix>)] = &[("server_dies", server_dies)];
+const OF_SERVER: &[(&str, Check<Mix>)] = &[("server_dies", server::server_dies)];
 
 /// Requirements that are shown by two runtimes' halves of a protection alone: their
 /// records do not depend on what flows share.
@@ -203,97 +122,6 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, worlds.chain(served).chain(records).collect()).exit_code()
 }
 
-macro_rules! require {
-    ($condition:expr, $($text:tt)+) => {
-        if !$condition {
-            return Err(format!($($text)+));
-        }
-    };
-}
-pub(crate) use require;
-
-fn scenario(seed: u64, mix: Mix) -> Scenario {
-    let Mix { preset, served, servers } = mix;
-    Scenario {
-        seed,
-        preset,
-        planted: Planted::default(),
-        quiet: true,
-        tight: false,
-        served,
-        by_key: served,
-        servers,
-        published: false,
-        inspected: false,
-    }
-}
-
-/// The same cases in every run with the same share, so that a failure is there again when
-/// it is looked for.
-fn runner(cases: u32) -> TestRunner {
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
-    TestRunner::new_with_rng(
-        config,
-        TestRng::from_seed(RngAlgorithm::ChaCha, &[SHARE.first as u8; 32]),
-    )
-}
-
-fn lines(violations: &[Violation]) -> String {
-    violations
-        .iter()
-        .map(|violation| format!("{}: {}", violation.invariant, violation.text))
-        .collect::<Vec<_>>()
-        .join("; ")
-}
-
-/// A few connections of each kind, overlapping, of some tens of packets altogether.
-fn few_connections() -> Vec<Connection> {
-    (0..7)
-        .map(|number| Connection {
-            tcp: number % 4 == 3,
-            packets: 6 + number as u32,
-            start: READY + number * 3 * MILLISECOND,
-            pause: (4 + number) * MILLISECOND,
-            ..Connection::default()
-        })
-        .collect()
-}
-
-/// Checks that need no promise.
-fn check_basics(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(), String> {
-    require!(
-        outcome.report.violations.is_empty(),
-        "seed {}, {:?}, {:?}: {}",
-        outcome.report.seed,
-        mix,
-        plan.steps,
-        lines(&outcome.report.violations)
-    );
-    Ok(())
-}
-
-fn check_finished(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(), String> {
-    let stuck: Vec<usize> =
-        (0..outcome.finished.len()).filter(|&at| !outcome.finished[at]).collect();
-    require!(
-        stuck.is_empty(),
-        "seed {}, {mix:?}, {:?}: connections {stuck:?} did not finish",
-        outcome.report.seed,
-        plan.steps
-    );
-    Ok(())
-}
-
-type Flow = ([([u8; 4], u16); 2], u8);
-
-fn by_flow(released: &[Exit]) -> BTreeMap<Flow, Vec<&[u8]>> {
-    let mut flows: BTreeMap<Flow, Vec<&[u8]>> = BTreeMap::new();
-    for exit in released {
-        flows.entry((exit.ends, exit.protocol)).or_default().push(&exit.frame);
-    }
-    flows
-}
-
 /// Clients talk to servers, nothing fails: every flow's packets leave as they do without
 /// protection, byte for byte and in order.
 fn transparent(mix: Mix) -> Result<(), String> {
@@ -337,67 +165,6 @@ fn transparent(mix: Mix) -> Result<(), String> {
             Ok(())
         })
         .map_err(|error| error.to_string())
-}
-
-/// Like [`sweep_over`], with runtimes that take turns in failing; every one owns flows.
-fn sweep(
-    scenario: Scenario,
-    plan: &Plan,
-    how: How,
-    step: u64,
-    look: impl FnMut(&Plan, Outcome) -> Result<(), String>,
-) -> Result<(), String> {
-    sweep_over(scenario, plan, (Whom::Number, how), step, look)
-}
-
-/// Plays a plan with a failure after every `step`-th event of the undisturbed run, from
-/// the first connection on until all have finished.
-fn sweep_over(
-    scenario: Scenario,
-    plan: &Plan,
-    (whom, how): (impl Fn(usize) -> Whom, How),
-    step: u64,
-    mut look: impl FnMut(&Plan, Outcome) -> Result<(), String>,
-) -> Result<(), String> {
-    let mix = Mix { preset: scenario.preset, served: scenario.served, servers: scenario.servers };
-    let undisturbed = play(scenario, plan.clone());
-    // A protection is not held to a promise that it does not give.
-    let is_held = !plan.strict || scenario.preset.may_forget() == 0;
-    if scenario.planted == Planted::default() && is_held {
-        check_basics(mix, plan, &undisturbed)?;
-    }
-    check_finished(mix, plan, &undisturbed)?;
-    let count = |outcome: &Outcome| outcome.report.events;
-    let first = count(&play(
-        scenario,
-        Plan {
-            lasts: plan.connections.iter().map(|one| one.start).min().unwrap_or(0),
-            ..plan.clone()
-        },
-    ));
-    let last = undisturbed.quiet_from;
-    let mut runs = 0;
-    let is_planted = scenario.planted != Planted::default();
-    let always = (first..last).step_by(step as usize * mix.always_every());
-    let events: Vec<u64> =
-        if is_planted { always.collect() } else { mix.some_of(first..last, step).collect() };
-    for event in events {
-        let failures = vec![Step { when: When::Event(event), whom: whom(runs), how }];
-        let plan = Plan { steps: failures, ..plan.clone() };
-        let outcome = play(scenario, plan.clone());
-        require!(
-            outcome.steps == 1,
-            "the failure after event {event} of seed {} never happened",
-            scenario.seed
-        );
-        look(&plan, outcome)?;
-        runs += 1;
-    }
-    require!(
-        runs > 20 / mix.every().max(mix.always_every()),
-        "only {runs} boundaries between events {first} and {last}"
-    );
-    Ok(())
 }
 
 /// A runtime is killed between any two events: everything that had left is remembered by
@@ -685,82 +452,6 @@ fn several_switches(mix: Mix) -> Result<(), String> {
         }
         check_basics(mix, &plan, &outcome)?;
     }
-    Ok(())
-}
-
-/// The state server is killed between any two events, alone and together with a runtime,
-/// and begins with nothing. Its death costs no packet, no two flows have one number, and
-/// in the end every number without a flow is free. If flows have their home there, server
-/// and runtime are two failures, and only numbers given twice count. A server's death
-/// alone is not tried if it has the only copy of some states: these flows are lost, and
-/// their numbers are free again. The same runs must see numbers given twice if the server
-/// takes unknown numbers for free.
-fn server_dies(mix: Mix) -> Result<(), String> {
-    let mut connections = crowd(12);
-    connections.iter_mut().zip(0..).for_each(|(one, number)| {
-        (one.start, one.packets) = (one.start + number * 9 * MILLISECOND, 15)
-    });
-    let plan =
-        |calm, live| Plan { connections: connections.clone(), calm, live, ..Plan::default() };
-    let away = How::Pause(30 * MILLISECOND);
-    // If a server has the only copy of flows' states, these flows are lost with it.
-    let kept =
-        [(71, true, 103), (72, false, 109)].into_iter().filter(|_| !mix.preset.has_absent_flows());
-    for (seed, calm, step) in kept {
-        let scenario = Scenario { tight: true, ..scenario(seed, mix) };
-        sweep_over(
-            scenario,
-            &plan(calm, true),
-            (|number| mix.server(number), away),
-            step,
-            |plan, outcome| {
-                check_basics(mix, plan, &outcome)?;
-                check_finished(mix, plan, &outcome)
-            },
-        )?;
-    }
-    let both = |planted: Planted, seed: u64, first: How| {
-        let scenario = Scenario { planted, tight: true, ..scenario(seed, mix) };
-        (0..8).map(move |at| {
-            let time = READY + at * 4 * MILLISECOND;
-            let step =
-                |pause, whom, how| Step { when: When::Time(time + pause * MILLISECOND), whom, how };
-            let steps = vec![
-                step(0, Whom::Number(at as usize), first),
-                step(at % 4, mix.server(at as usize), away),
-            ];
-            // With several servers, numbers of lost flows cannot be told from those of
-            // flows whose state only another server has.
-            let is_told = !mix.preset.has_absent_flows() || mix.servers == 1;
-            let plan = Plan { steps, ..plan(false, planted == Planted::default() && is_told) };
-            let outcome = play(scenario, plan.clone());
-            (plan, outcome)
-        })
-    };
-    let cut_off = How::Cut(Way::Both, 150 * MILLISECOND);
-    // Without a promise a dead runtime's numbers are soon other flows'.
-    let firsts = if mix.preset.promises() { vec![cut_off, How::Kill] } else { vec![cut_off] };
-    let is_twice = |violation: &Violation| matches!(violation.invariant, "leases" | "one owner");
-    for (plan, mut outcome) in firsts
-        .into_iter()
-        .flat_map(|first| (74..78).flat_map(move |seed| both(Planted::default(), seed, first)))
-    {
-        outcome.report.violations.retain(|violation| !mix.preset.is_paged() || is_twice(violation));
-        check_basics(mix, &plan, &outcome)?;
-        require!(outcome.steps == 2, "{:?} never happened", plan.steps);
-    }
-    if !mix.served {
-        return Ok(());
-    }
-    let forgets = Fault::ServerForgets.into();
-    let is_seen = |outcome: &Outcome| {
-        outcome.report.violations.iter().any(|one| is_twice(one) || !mix.preset.is_paged())
-    };
-    let twice = (74..78)
-        .flat_map(|seed| both(forgets, seed, cut_off))
-        .filter(|(_, outcome)| is_seen(outcome))
-        .count();
-    require!(twice > 0, "a server that forgets did no harm");
     Ok(())
 }
 

@@ -22,10 +22,15 @@
 //! In: messages of instances, instances that join or die, time. Out: messages to
 //! instances. The same inputs give the same outputs.
 
-use crate::control::{Message, Opcode, QUESTIONS_AT_MOST};
+mod questions;
+mod requests;
+
+use crate::control::{Message, Opcode};
 use crate::wheel::Wheel;
 use holdfast_wire::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
+pub(crate) use questions::QUESTIONS;
+use questions::Question;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Credit of a runtime in each pool of a state server: new flows open at once while it
@@ -107,10 +112,6 @@ struct Entry {
     is_over: bool,
 }
 
-/// Questions that may be open at a time: a million flows may have ended with one
-/// instance.
-pub(crate) const QUESTIONS: usize = 256;
-
 const NOBODY: Slot = Slot::MAX;
 const FREE: Entry = Entry { state: State::Free, holder: NOBODY, is_over: false };
 
@@ -131,14 +132,6 @@ struct Instance {
     /// True if the instance claimed indexes while nothing was known: some of these may be
     /// unused.
     may_have_more: bool,
-}
-
-/// A question about an index, and the instances that have not answered yet.
-#[derive(Debug, Clone)]
-struct Question {
-    asked: Vec<Slot>,
-    /// No message about the index has arrived since.
-    is_quiet: bool,
 }
 
 /// See the module.
@@ -600,209 +593,6 @@ impl List {
                 self.turn(index, State::Free, NOBODY)
             }
             _ => self.cease(slot, index, true),
-        }
-    }
-
-    fn request(&mut self, slot: Slot, count: u32, out: &mut Vec<Output>) {
-        let limit = self.limits.credit;
-        let Some(instance) = self.instance(slot) else { return };
-        instance.requests = (instance.requests + 1) & QUESTIONS_AT_MOST;
-        let (before, credit, requests) = (instance.wanted, instance.credit, instance.requests);
-        instance.wanted = before.saturating_add(count).min(limit.saturating_sub(instance.credit));
-        if before == 0 && instance.wanted > 0 {
-            self.wanting.push_back(slot);
-        }
-        self.serve(out);
-        // An instance whose credit is full is also told that it gets no more.
-        let now = self.now;
-        if !self.may_be_none()
-            && let Some(instance) = self.instance(slot)
-            && instance.credit.saturating_sub(credit) < count
-        {
-            if instance.wanted == 0 {
-                return self.say(slot, Opcode::NoMoreIndex, requests, out);
-            }
-            instance.unanswered.get_or_insert(now);
-            self.unanswered += 1;
-            self.answer(out);
-        }
-    }
-
-    /// True while the list does not know yet which indexes are free.
-    fn may_be_none(&self) -> bool {
-        self.past.is_some_and(|past| self.slots.contains_key(&past)) || self.settles_at.is_some()
-    }
-
-    /// The unclaimed indexes of the past have rested: a request that is still open is
-    /// answered.
-    fn settle_past(&mut self) {
-        if self.settles_at.is_some_and(|at| at <= self.now) {
-            self.settles_at = None;
-            let now = self.now;
-            for instance in
-                self.instances.iter_mut().flatten().filter(|instance| instance.wanted > 0)
-            {
-                instance.unanswered = Some(now);
-                self.unanswered += 1;
-            }
-        }
-    }
-
-    /// Assigns free indexes to the instances that want some, in turn; those come first
-    /// for which others were asked to spare.
-    fn serve(&mut self, out: &mut Vec<Output>) {
-        while !self.wanting.is_empty() {
-            let Some(index) = self.free.pop_front() else { return };
-            if self.entries[index as usize].state != State::Free {
-                continue;
-            }
-            let is_first = |slot: &Slot| {
-                matches!(
-                    &self.instances[usize::from(*slot)],
-                    Some(Instance { unanswered: Some(_), .. })
-                )
-            };
-            let at = if self.unanswered == 0 {
-                0
-            } else {
-                self.wanting.iter().position(is_first).unwrap_or(0)
-            };
-            let Some(slot) = self.wanting.remove(at) else { return };
-            self.turn(index, State::Credit, slot);
-            self.say(slot, Opcode::IndexAssignment, index, out);
-            let is_served = self.instance(slot).is_none_or(|instance| {
-                instance.wanted -= 1;
-                instance.asked_at = None;
-                instance.wanted == 0
-            });
-            if !is_served {
-                self.wanting.push_back(slot);
-            }
-        }
-    }
-
-    /// Denies open requests once no instance can be expected to spare an index. Instances
-    /// with unused indexes and no open request of their own are asked to spare some.
-    fn answer(&mut self, out: &mut Vec<Output>) {
-        if self.unanswered == 0 {
-            return;
-        }
-        let (now, patience, number) = (self.now, self.limits.patience, self.number);
-        let is_over = |at: u64| now >= at.saturating_add(patience);
-        self.refuse(is_over, out);
-        let mut may_come = false;
-        let others = self
-            .instances
-            .iter_mut()
-            .flatten()
-            .filter(|instance| !instance.is_dead && instance.unanswered.is_none());
-        for instance in others.filter(|_| self.unanswered > 0) {
-            let may_spare = match instance.asked_at {
-                None => instance.credit > 0 || instance.may_have_more,
-                Some(at) => is_over(at) && instance.credit > 0,
-            };
-            if may_spare {
-                instance.asked_at = Some(now);
-                out.push(Output {
-                    to: instance.peer,
-                    message: Message::new(Opcode::Spare, number, 0),
-                });
-            }
-            may_come |= (instance.credit > 0 || instance.may_have_more)
-                && instance.asked_at.is_some_and(|at| !is_over(at));
-        }
-        if !may_come {
-            self.refuse(|_| true, out);
-        }
-    }
-
-    /// Denies requests that are not served in full and have waited long enough.
-    fn refuse(&mut self, is_enough: impl Fn(u64) -> bool, out: &mut Vec<Output>) {
-        self.unanswered = 0;
-        for instance in self.instances.iter_mut().flatten() {
-            let Some(since) = instance.unanswered else { continue };
-            if instance.wanted > 0 && !is_enough(since) {
-                self.unanswered += 1;
-                continue;
-            }
-            instance.unanswered = None;
-            if instance.wanted > 0 {
-                out.push(Output {
-                    to: instance.peer,
-                    message: Message::new(Opcode::NoMoreIndex, self.number, instance.requests),
-                });
-            }
-        }
-    }
-
-    fn due(&mut self, index: u32, out: &mut Vec<Output>) {
-        match self.entries[index as usize].state {
-            // Recovery of the dead may bring a copy of a flow that had this index.
-            State::Resting if self.dead > 0 => self.wake(index, self.limits.patience),
-            State::Resting => self.turn(index, State::Free, NOBODY),
-            State::Held | State::Lost if is_planted(Fault::ExpiresUnasked) => {
-                self.others.remove(&index);
-                self.rest(index);
-            }
-            State::Held | State::Lost => self.ask(index, out),
-            State::Free | State::Credit => {}
-        }
-    }
-
-    /// Asks all instances that may know of a flow with this index.
-    fn ask(&mut self, index: u32, out: &mut Vec<Output>) {
-        if self.questions.len() >= QUESTIONS
-            && self.dead == 0
-            && self.unasked.len() < self.entries.len()
-        {
-            return self.unasked.push_back(index);
-        }
-        self.wake(index, self.limits.patience);
-        // Questions about an index go one at a time, because an answer would not say to
-        // which it belongs. During a recovery there are no questions: indexes of the dead
-        // may be claimed any moment.
-        if self.questions.contains_key(&index) || self.questions.len() >= QUESTIONS || self.dead > 0
-        {
-            return;
-        }
-        let is_lost = self.entries[index as usize].state == State::Lost;
-        let asked: Vec<Slot> =
-            self.living().filter(|slot| is_lost || self.is_holder(*slot, index)).collect();
-        for slot in &asked {
-            self.say(*slot, Opcode::Expire, index, out);
-        }
-        self.questions.insert(index, Question { asked, is_quiet: true });
-        self.conclude(index);
-    }
-
-    /// Asks the questions that have waited for an earlier one to be answered.
-    fn ask_more(&mut self, out: &mut Vec<Output>) {
-        while self.dead == 0
-            && self.questions.len() < QUESTIONS
-            && let Some(index) = self.unasked.pop_front()
-        {
-            if matches!(self.entries[index as usize].state, State::Held | State::Lost) {
-                self.ask(index, out);
-            }
-        }
-    }
-
-    /// An asked instance has said all that it had to say about the index.
-    fn answered(&mut self, slot: Slot, index: u32) {
-        if let Some(question) = self.questions.get_mut(&index) {
-            question.asked.retain(|asked| *asked != slot);
-            self.conclude(index);
-        }
-    }
-
-    fn conclude(&mut self, index: u32) {
-        if self.questions.get(&index).is_none_or(|question| !question.asked.is_empty()) {
-            return;
-        }
-        let is_quiet = self.questions.remove(&index).is_some_and(|question| question.is_quiet);
-        if is_quiet || is_planted(Fault::HeedsLateAnswers) {
-            self.others.remove(&index);
-            self.rest(index);
         }
     }
 }

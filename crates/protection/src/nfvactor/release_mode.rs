@@ -15,7 +15,7 @@ use super::link::{Latched, Link};
 use super::unsaved::Unsaved;
 use super::{HELD_LIMIT, MARK_PATIENCE};
 use crate::plan::Release;
-use crate::{Commit, Detour, Outbox};
+use crate::{Commit, Detour, NodeIndex, Outbox, Peer};
 use holdfast_wire::DropReason;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 
@@ -79,6 +79,27 @@ impl Choice {
             Detour::Longer if self.packets <= limit => ReleaseMode::HandOver,
             Detour::Longer | Detour::ThereAndBack => ReleaseMode::Latch,
         }
+    }
+}
+
+/// The cost for a packet to leave by other runtimes.
+#[derive(Default)]
+pub(super) struct Detours {
+    list: Vec<(Peer, Detour)>,
+    at: NodeIndex,
+}
+
+impl Detours {
+    pub(super) fn set(&mut self, detours: &[(Peer, Detour)]) {
+        self.list.clear();
+        self.list.extend_from_slice(detours);
+        self.at.renew(detours.iter().map(|(peer, _)| peer.node));
+    }
+
+    pub(super) fn of(&self, peer: Peer) -> Detour {
+        let known =
+            self.at.get(peer.node).map(|at| self.list[at]).filter(|(known, _)| *known == peer);
+        known.map_or(Detour::None, |(_, detour)| detour)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Refusals: the sender of a packet that a function refuses is told, and nothing
 //! contradicts it.
 
+use crate::sweep::sweep_over;
 use crate::{
     MILLISECOND, Mix, READY, check_basics, check_finished, few_connections, require, scenario,
-    sweep, sweep_over,
+    sweep,
 };
 use holdfast_sim::{
     Connection, Fault, GUARDED, How, Outcome, Plan, Reset, SHUT, Scenario, Whom, limited, passes,

@@ -1,0 +1,167 @@
+//! Worlds for the requirements: a failure after every few events, and checks of what came
+//! of it.
+
+use crate::mix::{Mix, SHARE};
+use holdfast_sim::{
+    Connection, Exit, How, Outcome, Plan, Planted, Scenario, Step, Violation, When, Whom, play,
+};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::collections::BTreeMap;
+
+pub(crate) const MICROSECOND: u64 = 1_000;
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+/// Time by which every runtime has started and knows the others, whatever the network
+/// did.
+pub(crate) const READY: u64 = 600 * MILLISECOND;
+
+macro_rules! require {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err(format!($($text)+));
+        }
+    };
+}
+pub(crate) use require;
+
+pub(crate) fn scenario(seed: u64, mix: Mix) -> Scenario {
+    let Mix { preset, served, servers } = mix;
+    Scenario {
+        seed,
+        preset,
+        planted: Planted::default(),
+        quiet: true,
+        tight: false,
+        served,
+        by_key: served,
+        servers,
+        published: false,
+        inspected: false,
+    }
+}
+
+/// The same cases in every run with the same share, so that a failure is there again when
+/// it is looked for.
+pub(crate) fn runner(cases: u32) -> TestRunner {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(
+        config,
+        TestRng::from_seed(RngAlgorithm::ChaCha, &[SHARE.first as u8; 32]),
+    )
+}
+
+pub(crate) fn lines(violations: &[Violation]) -> String {
+    violations
+        .iter()
+        .map(|violation| format!("{}: {}", violation.invariant, violation.text))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// A few connections of each kind, overlapping, of some tens of packets altogether.
+pub(crate) fn few_connections() -> Vec<Connection> {
+    (0..7)
+        .map(|number| Connection {
+            tcp: number % 4 == 3,
+            packets: 6 + number as u32,
+            start: READY + number * 3 * MILLISECOND,
+            pause: (4 + number) * MILLISECOND,
+            ..Connection::default()
+        })
+        .collect()
+}
+
+/// Checks that need no promise.
+pub(crate) fn check_basics(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    require!(
+        outcome.report.violations.is_empty(),
+        "seed {}, {:?}, {:?}: {}",
+        outcome.report.seed,
+        mix,
+        plan.steps,
+        lines(&outcome.report.violations)
+    );
+    Ok(())
+}
+
+pub(crate) fn check_finished(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    let stuck: Vec<usize> =
+        (0..outcome.finished.len()).filter(|&at| !outcome.finished[at]).collect();
+    require!(
+        stuck.is_empty(),
+        "seed {}, {mix:?}, {:?}: connections {stuck:?} did not finish",
+        outcome.report.seed,
+        plan.steps
+    );
+    Ok(())
+}
+
+pub(crate) type Flow = ([([u8; 4], u16); 2], u8);
+
+pub(crate) fn by_flow(released: &[Exit]) -> BTreeMap<Flow, Vec<&[u8]>> {
+    let mut flows: BTreeMap<Flow, Vec<&[u8]>> = BTreeMap::new();
+    for exit in released {
+        flows.entry((exit.ends, exit.protocol)).or_default().push(&exit.frame);
+    }
+    flows
+}
+
+/// Like [`sweep_over`], with runtimes that take turns in failing; every one owns flows.
+pub(crate) fn sweep(
+    scenario: Scenario,
+    plan: &Plan,
+    how: How,
+    step: u64,
+    look: impl FnMut(&Plan, Outcome) -> Result<(), String>,
+) -> Result<(), String> {
+    sweep_over(scenario, plan, (Whom::Number, how), step, look)
+}
+
+/// Plays a plan with a failure after every `step`-th event of the undisturbed run, from
+/// the first connection on until all have finished.
+pub(crate) fn sweep_over(
+    scenario: Scenario,
+    plan: &Plan,
+    (whom, how): (impl Fn(usize) -> Whom, How),
+    step: u64,
+    mut look: impl FnMut(&Plan, Outcome) -> Result<(), String>,
+) -> Result<(), String> {
+    let mix = Mix { preset: scenario.preset, served: scenario.served, servers: scenario.servers };
+    let undisturbed = play(scenario, plan.clone());
+    // A protection is not held to a promise that it does not give.
+    let is_held = !plan.strict || scenario.preset.may_forget() == 0;
+    if scenario.planted == Planted::default() && is_held {
+        check_basics(mix, plan, &undisturbed)?;
+    }
+    check_finished(mix, plan, &undisturbed)?;
+    let count = |outcome: &Outcome| outcome.report.events;
+    let first = count(&play(
+        scenario,
+        Plan {
+            lasts: plan.connections.iter().map(|one| one.start).min().unwrap_or(0),
+            ..plan.clone()
+        },
+    ));
+    let last = undisturbed.quiet_from;
+    let mut runs = 0;
+    let is_planted = scenario.planted != Planted::default();
+    let always = (first..last).step_by(step as usize * mix.always_every());
+    let events: Vec<u64> =
+        if is_planted { always.collect() } else { mix.some_of(first..last, step).collect() };
+    for event in events {
+        let failures = vec![Step { when: When::Event(event), whom: whom(runs), how }];
+        let plan = Plan { steps: failures, ..plan.clone() };
+        let outcome = play(scenario, plan.clone());
+        require!(
+            outcome.steps == 1,
+            "the failure after event {event} of seed {} never happened",
+            scenario.seed
+        );
+        look(&plan, outcome)?;
+        runs += 1;
+    }
+    require!(
+        runs > 20 / mix.every().max(mix.always_every()),
+        "only {runs} boundaries between events {first} and {last}"
+    );
+    Ok(())
+}
