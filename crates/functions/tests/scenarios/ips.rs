@@ -1,6 +1,7 @@
-//! The IPS over streams: patterns across borders of segments, segments behind gaps,
-//! retransmitted bytes, actions of matches, and a comparison with a search of the whole
-//! stream.
+//! The IPS over flows: patterns across borders of segments, actions of matches, room for
+//! rules in part, flows that move, and a comparison with a search of the whole stream.
+//!
+//! [`connected`] opens a scenario's connection; [`says`] sends its client's segments.
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{self, FunctionDenied, PolicyDenied, StateInvalid};
@@ -12,14 +13,22 @@ pub(crate) const CLIENT: &str = "10.0.0.2:1000";
 pub(crate) const SERVER: &str = "203.0.113.10:80";
 
 /// The sequence numbers of the first bytes, forward and reverse.
-const FIRST: [u32; 2] = [1000, 5000];
+pub(crate) const FIRST: [u32; 2] = [1000, 5000];
 
 /// An IPS with these rules and further options.
-pub(crate) fn ips(rules: &[&str], more: Value) -> Bench {
+pub(crate) fn ips(rules: &[impl AsRef<str>], more: Value) -> Bench {
+    let rules: Vec<&str> = rules.iter().map(AsRef::as_ref).collect();
     let mut config = json!({ "rules": rules });
     let map = config.as_object_mut().expect("a map");
     map.extend(more.as_object().cloned().unwrap_or_default());
     Bench::new(&[("ips", config)])
+}
+
+/// Like [`ips`], with a connection opened at the sequence numbers [`FIRST`].
+pub(crate) fn connected(rules: &[impl AsRef<str>], more: Value) -> Bench {
+    let mut bench = ips(rules, more);
+    connect(&mut bench, FIRST);
+    bench
 }
 
 /// A rule for packets of any protocol, with these options.
@@ -27,7 +36,7 @@ pub(crate) fn rule(action: &str, options: &str) -> String {
     format!("{action} ip any any -> any any ({options})")
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "len 0".to_owned();
     }
@@ -36,13 +45,13 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A segment of this direction, in words.
-fn segment(way: usize, sequence: u32, acknowledged: u32, bytes: &[u8]) -> String {
+pub(crate) fn segment(way: usize, sequence: u32, acknowledged: u32, bytes: &[u8]) -> String {
     let (from, to) = if way == 0 { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
     format!("tcp {from} > {to} PSH ACK seq {sequence} ack {acknowledged} {}", hex(bytes))
 }
 
 /// Opens a connection by its handshake.
-fn connect(bench: &mut Bench, first: [u32; 2]) {
+pub(crate) fn connect(bench: &mut Bench, first: [u32; 2]) {
     let [client, server] = first.map(|first| first.wrapping_sub(1));
     bench.unchanged(&format!("tcp {CLIENT} > {SERVER} SYN seq {client}"));
     bench.unchanged(&format!("tcp {SERVER} > {CLIENT} SYN ACK seq {server} ack {}", first[0]));
@@ -52,27 +61,26 @@ fn connect(bench: &mut Bench, first: [u32; 2]) {
 /// Sends the client's segment `at` bytes behind the first one, nothing acknowledged. The
 /// segment must pass.
 #[track_caller]
-fn says(bench: &mut Bench, at: u32, bytes: &[u8]) {
+pub(crate) fn says(bench: &mut Bench, at: u32, bytes: &[u8]) {
     bench.unchanged(&segment(0, FIRST[0].wrapping_add(at), FIRST[1], bytes));
 }
 
 #[track_caller]
-fn is_dropped(bench: &mut Bench, at: u32, bytes: &[u8], reason: DropReason) {
+pub(crate) fn is_dropped(bench: &mut Bench, at: u32, bytes: &[u8], reason: DropReason) {
     bench.drops(&segment(0, FIRST[0].wrapping_add(at), FIRST[1], bytes), reason);
 }
 
 /// Lets the server acknowledge the client's bytes up to `at`.
-fn acknowledges(bench: &mut Bench, at: u32) {
+pub(crate) fn acknowledges(bench: &mut Bench, at: u32) {
     bench.unchanged(&segment(1, FIRST[1], FIRST[0].wrapping_add(at), &[]));
 }
 
-const SHELL: &str = "alert tcp any any -> any any (content:\"/bin/sh\"; sid:1;)";
-const NO_SHELL: &str = "drop tcp any any -> any any (content:\"/bin/sh\"; sid:1;)";
+pub(crate) const SHELL: &str = "alert tcp any any -> any any (content:\"/bin/sh\"; sid:1;)";
+pub(crate) const NO_SHELL: &str = "drop tcp any any -> any any (content:\"/bin/sh\"; sid:1;)";
 
 /// Sends the pieces in order, and returns how often rule 1 matched.
 fn matches(rule: &str, pieces: &[&[u8]]) -> u64 {
-    let mut bench = ips(&[rule], json!({}));
-    connect(&mut bench, FIRST);
+    let mut bench = connected(&[rule], json!({}));
     let mut at = 0;
     for piece in pieces {
         says(&mut bench, at, piece);
@@ -111,292 +119,10 @@ fn sequence_numbers_wrap() {
     }
 }
 
-/// A segment behind a gap is dropped, and retransmitted behind the missing bytes: the
-/// pattern over all three segments is found.
-#[test]
-pub(crate) fn a_segment_behind_a_gap_comes_again() {
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"x/b");
-    is_dropped(&mut bench, 6, b"sh", StateInvalid);
-    assert_eq!(bench.counter("out_of_order"), 1);
-    // A segment without bytes waits for none.
-    bench.unchanged(&segment(0, FIRST[0] + 8, FIRST[1], &[]));
-    says(&mut bench, 3, b"in/");
-    is_dropped(&mut bench, 6, b"sh", PolicyDenied);
-    assert_eq!((bench.counter("1"), bench.state()), (1, "dropped"));
-}
-
-/// The receiver may not have had a segment's first copy: other bytes in its place are
-/// inspected, too.
-#[test]
-pub(crate) fn bytes_that_come_again_are_inspected_again() {
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"x/bi");
-    says(&mut bench, 4, b"n-ok!");
-    // Identical bytes pass, in one segment or in several.
-    says(&mut bench, 4, b"n-ok!");
-    says(&mut bench, 0, b"x/bin-ok!");
-    assert_eq!((bench.counter("again"), bench.counter("again_other_bytes")), (2, 0));
-    is_dropped(&mut bench, 4, b"n/sh!", PolicyDenied);
-}
-
-/// Retransmitted bytes that differ could be the first half of a pattern whose second half
-/// has passed.
-#[test]
-pub(crate) fn bytes_that_come_again_as_others_are_noticed() {
-    for (uninspected, passes, logged) in [("drop", false, 0), ("pass", true, 0), ("alert", true, 1)]
-    {
-        let mut bench = ips(&[NO_SHELL], json!({ "uninspected": uninspected }));
-        connect(&mut bench, FIRST);
-        says(&mut bench, 0, b"harmless");
-        says(&mut bench, 8, b"n/sh");
-        match passes {
-            true => says(&mut bench, 0, b"xxxxx/bi"),
-            false => is_dropped(&mut bench, 0, b"xxxxx/bi", FunctionDenied),
-        }
-        assert_eq!(bench.counter("again_other_bytes"), 1);
-        assert_eq!(bench.logged().len(), logged);
-        says(&mut bench, 12, b"the flow goes on");
-    }
-}
-
-/// Retransmitted bytes that differ could hold the first content of a rule whose second
-/// one has passed.
-#[test]
-pub(crate) fn half_of_a_rule_that_comes_again_is_noticed() {
-    let key = rule("drop", "content:\"key\"; content:\"B\"; distance:0; sid:1;");
-    let mut bench = ips(&[&key], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"harmless");
-    says(&mut bench, 8, b"AB");
-    is_dropped(&mut bench, 0, b"a key is", FunctionDenied);
-    // Both readings go on if no byte has passed behind them.
-    let mut bench = ips(&[&key], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"harmless");
-    says(&mut bench, 0, b"a key is");
-    is_dropped(&mut bench, 8, b"B", PolicyDenied);
-}
-
-/// Overlapping bytes are inspected in both readings, and new bytes behind them continue
-/// the stream.
-#[test]
-fn overlaps_are_read_both_ways() {
-    let mut bench = ips(&[SHELL], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"x/bi");
-    says(&mut bench, 4, b"n/");
-    says(&mut bench, 4, b"n/sh/b");
-    assert_eq!(bench.counter("1"), 1);
-    // States inside of a segment are unknown: the old byte `b` is inspected alone.
-    is_dropped(&mut bench, 9, b"bin/sh", FunctionDenied);
-    assert_eq!((bench.counter("1"), bench.counter("again_alone")), (1, 1));
-    says(&mut bench, 10, b"in/sh");
-    assert_eq!(bench.counter("1"), 2);
-}
-
-/// Retransmitted bytes that the receiver has acknowledged pass, whatever they are: the
-/// receiver ignores them.
-#[test]
-fn what_is_acknowledged_is_not_inspected() {
-    let mut bench = ips(&[NO_SHELL], json!({ "retransmissions": "drop" }));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"harmless");
-    acknowledges(&mut bench, 8);
-    says(&mut bench, 7, b"s");
-    says(&mut bench, 0, b"/bin/sh!");
-    assert_eq!((bench.counter("again"), bench.counter("1")), (0, 0));
-    // An acknowledgement of bytes that were never sent is ignored.
-    says(&mut bench, 8, b"harmless");
-    acknowledges(&mut bench, 17);
-    is_dropped(&mut bench, 8, b"/bin/sh!", PolicyDenied);
-}
-
-/// Retransmitted bytes without remembered borders, across which no pattern can lie, pass
-/// or are dropped, as configured.
-#[test]
-fn bytes_whose_beginning_is_not_remembered() {
-    for (retransmissions, passes) in [("inspect", true), ("pass", true), ("drop", false)] {
-        let mut bench = ips(&[NO_SHELL], json!({ "retransmissions": retransmissions }));
-        connect(&mut bench, FIRST);
-        for at in 0..17 {
-            says(&mut bench, at * 8, b"harmless");
-        }
-        says(&mut bench, 16, b"harmless");
-        assert_eq!(bench.counter("again_alone"), 0);
-        for at in [8, 20] {
-            match passes {
-                true => says(&mut bench, at, b"harmless"),
-                false => is_dropped(&mut bench, at, b"harmless", FunctionDenied),
-            }
-        }
-        assert_eq!((bench.counter("again_alone"), bench.counter("again_uncertain")), (2, 0));
-        is_dropped(&mut bench, 0, b"/bin/sh!", PolicyDenied);
-    }
-}
-
-/// The first half of a pattern replaces bytes of a segment that the receiver never had,
-/// and ends inside of it.
-#[test]
-pub(crate) fn half_of_a_pattern_that_ends_inside_of_a_segment_is_noticed() {
-    for (more, passes, logged) in [
-        (json!({}), false, 0),
-        (json!({ "uninspected": "alert" }), true, 1),
-        (json!({ "uninspected": "pass" }), true, 0),
-        (json!({ "retransmissions": "pass" }), true, 0),
-        (json!({ "retransmissions": "drop" }), false, 0),
-    ] {
-        let mut bench = ips(&[NO_SHELL], more);
-        connect(&mut bench, FIRST);
-        says(&mut bench, 0, b"xxxxxxxx");
-        match passes {
-            true => says(&mut bench, 0, b"/bi"),
-            false => is_dropped(&mut bench, 0, b"/bi", FunctionDenied),
-        }
-        assert_eq!((bench.counter("again_alone"), bench.counter("again_uncertain")), (1, 1));
-        assert_eq!(bench.logged().len(), logged);
-    }
-}
-
-/// A segment with a wrong checksum is dropped and leaves no trace.
-#[test]
-fn damaged_segments_are_dropped() {
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    let damaged = |packet: &str| {
-        let mut frame = crate::words::frame(packet);
-        // Offset of the checksum of a TCP header behind an IPv4 header without options.
-        frame[14 + 20 + 16] ^= 1;
-        frame
-    };
-    let syn = format!("tcp {CLIENT} > {SERVER} SYN seq 77");
-    assert_eq!(bench.send_unchecked(&damaged(&syn)), Err(DropReason::BadChecksum));
-    connect(&mut bench, FIRST);
-    let decoy = damaged(&segment(0, FIRST[0], FIRST[1], b"xxxxxxxx"));
-    assert_eq!(bench.send_unchecked(&decoy), Err(DropReason::BadChecksum));
-    says(&mut bench, 0, b"/bi");
-    is_dropped(&mut bench, 3, b"n/sh!", PolicyDenied);
-    assert_eq!(bench.counter("again"), 0);
-}
-
-/// Acknowledged segments take no room: the last sixteen others are remembered.
-#[test]
-fn sixteen_unacknowledged_segments_are_remembered() {
-    let mut bench = ips(&[NO_SHELL], json!({ "retransmissions": "drop" }));
-    connect(&mut bench, FIRST);
-    for at in 0..10 {
-        says(&mut bench, at * 8, b"harmles/");
-    }
-    acknowledges(&mut bench, 80);
-    for at in 10..26 {
-        says(&mut bench, at * 8, b"harmles/");
-    }
-    for at in 10..26 {
-        says(&mut bench, at * 8, b"harmles/");
-    }
-    assert_eq!((bench.counter("again"), bench.counter("again_alone")), (16, 0));
-    // The acknowledged bytes of a segment with a new beginning need not be read.
-    acknowledges(&mut bench, 88);
-    says(&mut bench, 84, b"les/harmles/");
-    assert_eq!((bench.counter("again"), bench.counter("again_alone")), (17, 0));
-}
-
-/// Borders in the automata's start states are forgotten first: any number of segments may
-/// be retransmitted. The first two and the last of the other borders are kept, and a
-/// segment that could continue a forgotten pattern is dropped.
-#[test]
-pub(crate) fn what_is_forgotten_hides_nothing() {
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    connect(&mut bench, FIRST);
-    for at in 0..100 {
-        says(&mut bench, at * 8, if at % 9 == 4 { b"harmles/" } else { b"harmless" });
-    }
-    for at in 0..100 {
-        says(&mut bench, at * 8, if at % 9 == 4 { b"harmles/" } else { b"harmless" });
-    }
-    assert_eq!((bench.counter("again"), bench.counter("again_uncertain")), (100, 0));
-
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    connect(&mut bench, FIRST);
-    for at in 0..40 {
-        says(&mut bench, at * 8, b"harmles/");
-    }
-    for at in [0, 39] {
-        says(&mut bench, at * 8, b"harmles/");
-    }
-    assert_eq!(bench.counter("again_alone"), 0);
-    is_dropped(&mut bench, 40, b"bin/sh!!", FunctionDenied);
-    acknowledges(&mut bench, 304);
-    says(&mut bench, 304, b"harmles/");
-}
-
-/// A refused segment does not move the stream.
-#[test]
-fn a_refused_segment_changes_nothing() {
-    let mut bench = ips(&[SHELL], json!({ "retransmissions": "drop" }));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"harmless");
-    says(&mut bench, 8, b"harmless");
-    is_dropped(&mut bench, 4, b"lessharmless/bin", FunctionDenied);
-    says(&mut bench, 16, b"/sh harmless");
-    assert_eq!((bench.counter("1"), bench.counter("again")), (0, 1));
-    says(&mut bench, 28, b"/bin/sh");
-    assert_eq!((bench.counter("1"), bench.counter("again")), (1, 1));
-}
-
-/// An expression that begins in retransmitted bytes sees the bytes that follow, or the
-/// retransmitted ones are dropped.
-#[test]
-fn expressions_in_bytes_that_come_again() {
-    let number = rule("drop", "content:\"k\"; pcre:\"/^[0-9]*;/R\"; sid:1;");
-    let mut bench = ips(&[&number], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"harm");
-    says(&mut bench, 0, b"xk11");
-    is_dropped(&mut bench, 4, b"2;", PolicyDenied);
-    let mut bench = ips(&[&number], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"harm");
-    says(&mut bench, 4, b"2;");
-    is_dropped(&mut bench, 0, b"xk11", FunctionDenied);
-    assert_eq!((bench.counter("again_alone"), bench.counter("again_uncertain")), (1, 1));
-}
-
-/// Bytes before a stream's beginning are dropped, except the one byte of a keep-alive
-/// probe.
-#[test]
-pub(crate) fn bytes_before_the_beginning_are_dropped() {
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, u32::MAX, b"/");
-    assert_eq!(bench.counter("again_uncertain"), 0);
-    for at in [u32::MAX, 0u32.wrapping_sub(1 << 30)] {
-        is_dropped(&mut bench, at, b"harmless", FunctionDenied);
-    }
-    assert_eq!(bench.counter("again_uncertain"), 2);
-    says(&mut bench, 0, b"harmless");
-    acknowledges(&mut bench, 8);
-    is_dropped(&mut bench, 0u32.wrapping_sub(100), b"harmless", FunctionDenied);
-}
-
-/// Segments before the first one seen of a midstream flow may be retransmissions: they
-/// are inspected by themselves.
-#[test]
-fn bytes_before_the_middle_are_inspected() {
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    says(&mut bench, 1000, b"harmless");
-    says(&mut bench, 8, b"harmless");
-    assert_eq!((bench.counter("midstream"), bench.counter("again_alone")), (1, 1));
-    is_dropped(&mut bench, 16, b"x/bi", FunctionDenied);
-    is_dropped(&mut bench, 16, b"/bin/sh", PolicyDenied);
-}
-
 /// Each direction is a stream of its own.
 #[test]
 fn each_direction_is_a_stream() {
-    let mut bench = ips(&[SHELL], json!({}));
-    connect(&mut bench, FIRST);
+    let mut bench = connected(&[SHELL], json!({}));
     says(&mut bench, 0, b"/bin");
     bench.unchanged(&segment(1, FIRST[1], FIRST[0], b"/sh"));
     assert_eq!(bench.counter("1"), 0);
@@ -405,40 +131,6 @@ fn each_direction_is_a_stream() {
     assert_eq!(bench.counter("1"), 1);
     bench.unchanged(&segment(1, FIRST[1] + 8, FIRST[0], b"sh"));
     assert_eq!(bench.counter("1"), 2);
-}
-
-/// A SYN inside of a connection hides no bytes if the other end refuses it; an answered
-/// one begins a new stream.
-#[test]
-pub(crate) fn a_syn_begins_anew_only_if_it_is_answered() {
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"x/bin");
-    bench.unchanged(&format!("tcp {CLIENT} > {SERVER} SYN seq {}", FIRST[0] + 4));
-    bench.unchanged(&format!("tcp {CLIENT} > {SERVER} SYN seq {}", FIRST[0] - 1));
-    is_dropped(&mut bench, 5, b"/sh", PolicyDenied);
-
-    let mut bench = ips(&[NO_SHELL], json!({}));
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"x/bin");
-    connect(&mut bench, [90_000, 100]);
-    bench.unchanged(&segment(0, 90_000, 100, b"/sh and /bi"));
-    bench.drops(&segment(0, 90_011, 100, b"n/sh"), PolicyDenied);
-}
-
-/// Data with a SYN are dropped, because the receiver may take them or not; the sender
-/// retransmits them without the SYN.
-#[test]
-fn data_with_a_syn_are_dropped() {
-    let mut bench = ips(&[SHELL], json!({}));
-    let first = hex(b"/bin");
-    let syn = format!("tcp {CLIENT} > {SERVER} SYN seq {}", FIRST[0] - 1);
-    bench.drops(&format!("{syn} {first}"), FunctionDenied);
-    assert_eq!(bench.counter("syn_with_data"), 1);
-    connect(&mut bench, FIRST);
-    says(&mut bench, 0, b"/bin");
-    says(&mut bench, 4, b"/sh");
-    assert_eq!(bench.counter("1"), 1);
 }
 
 /// A flow whose beginning was not seen is inspected from where it is first seen.
@@ -482,8 +174,7 @@ fn what_a_match_leads_to() {
     assert_eq!((bench.counter(name), bench.state()), (1, "rejected"));
 
     let drop = rule("drop", "content:\"ev\"; sid:6;");
-    let mut bench = ips(&[&drop, &evil("pass")], json!({}));
-    connect(&mut bench, FIRST);
+    let mut bench = connected(&[&drop, &evil("pass")], json!({}));
     bench.unchanged(&client);
     // Neither order nor contents matter after a `pass` rule.
     bench.unchanged(&segment(0, FIRST[0] + 9, FIRST[1], b"evil"));
@@ -500,8 +191,7 @@ fn what_a_match_leads_to() {
 fn a_rule_counts_once_per_packet() {
     let (loud, silent) =
         (rule("alert", "content:\"a\"; sid:1;"), rule("alert", "content:\"b\"; noalert; sid:2;"));
-    let mut bench = ips(&[&loud, &silent], json!({}));
-    connect(&mut bench, FIRST);
+    let mut bench = connected(&[&loud, &silent], json!({}));
     says(&mut bench, 0, b"aabbaab");
     says(&mut bench, 7, b"a");
     assert_eq!((bench.counter("1"), bench.counter("2"), bench.logged().len()), (2, 1, 2));
@@ -561,10 +251,8 @@ fn a_full_table_is_counted_and_fails_as_configured() {
             rule("alert", &format!("content:\"key\"; {place}; sid:{at};"))
         })
         .collect();
-    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
     for (uninspected, logged) in [("pass", 0), ("alert", 1), ("drop", 0)] {
-        let mut bench = ips(&rules, json!({ "uninspected": uninspected }));
-        connect(&mut bench, FIRST);
+        let mut bench = connected(&rules, json!({ "uninspected": uninspected }));
         if uninspected == "drop" {
             is_dropped(&mut bench, 0, b"a key", FunctionDenied);
             assert_eq!((bench.counter("table_full"), bench.state()), (1, "dropped"));
@@ -585,12 +273,10 @@ fn rules_that_begin_alike_take_one_place() {
         let options = |at: u32| {
             format!("content:\"GET \"; content:\"/{at}.\"; {place} content:\"!\"; sid:{at};")
         };
-        let rules: Vec<String> = (10..60).map(|at| rule("alert", &options(at))).collect();
         let server = rule("alert", "flow:to_client; content:\"GET \"; content:\"/10.\"; sid:1;");
-        let mut rules: Vec<&str> = rules.iter().map(String::as_str).collect();
-        rules.insert(0, &server);
-        let mut bench = ips(&rules, json!({}));
-        connect(&mut bench, FIRST);
+        let mut rules = vec![server];
+        rules.extend((10..60).map(|at| rule("alert", &options(at))));
+        let mut bench = connected(&rules, json!({}));
         says(&mut bench, 0, b"GET ");
         says(&mut bench, 4, b"/10. and /59.");
         assert_eq!((bench.counter("10"), bench.counter("table_full")), (0, 0));
@@ -605,8 +291,7 @@ fn rules_that_begin_alike_take_one_place() {
 #[test]
 fn matches_that_lead_nowhere_take_no_room() {
     let near = rule("drop", "content:\"a\"; content:\"b\"; distance:0; within:1; sid:1;");
-    let mut bench = ips(&[&near], json!({}));
-    connect(&mut bench, FIRST);
+    let mut bench = connected(&[&near], json!({}));
     for at in 0..4 {
         says(&mut bench, at * 100, "a...".repeat(25).as_bytes());
     }
@@ -619,8 +304,7 @@ fn matches_that_lead_nowhere_take_no_room() {
 /// the stream.
 #[test]
 pub(crate) fn rules_change_while_flows_live() {
-    let mut before = ips(&[SHELL], json!({}));
-    connect(&mut before, FIRST);
+    let mut before = connected(&[SHELL], json!({}));
     says(&mut before, 0, b"some text and /bin");
     let other = rule("drop", "content:\"/binary\"; sid:1;");
     let places = rule("alert", "content:\"ary\"; offset:18; depth:3; sid:2;");
@@ -642,8 +326,7 @@ pub(crate) fn rules_change_while_flows_live() {
 /// A flow's state moves with the flow in the middle of a pattern.
 #[test]
 fn a_pattern_is_found_across_a_failure() {
-    let mut first = ips(&[NO_SHELL], json!({}));
-    connect(&mut first, FIRST);
+    let mut first = connected(&[NO_SHELL], json!({}));
     says(&mut first, 0, b"x/bin");
     let mut second = ips(&[NO_SHELL], json!({}));
     second.takes_over(&mut first, false);
@@ -656,8 +339,7 @@ fn a_pattern_is_found_across_a_failure() {
 #[test]
 fn a_flow_that_was_set_back_goes_on() {
     let depth = rule("drop", "content:\"new\"; depth:3; sid:2;");
-    let mut bench = ips(&[NO_SHELL, &depth], json!({}));
-    connect(&mut bench, FIRST);
+    let mut bench = connected(&[NO_SHELL, &depth], json!({}));
     says(&mut bench, 0, b"harmless");
     let then = bench.remember();
     says(&mut bench, 8, b"harmless");
@@ -675,8 +357,7 @@ fn thousands_of_patterns() {
             format!("alert tcp any any -> any any (content:\"pattern-{at}.\"; nocase; sid:{at};)\n")
         })
         .collect();
-    let mut bench = ips(&[&text], json!({}));
-    connect(&mut bench, FIRST);
+    let mut bench = connected(&[&text], json!({}));
     says(&mut bench, 0, b"PATTERN-2");
     says(&mut bench, 9, b"999. pattern-");
     says(&mut bench, 22, b"1. pattern-3001.");
@@ -775,9 +456,7 @@ proptest! {
                 .collect();
             rule("alert", &format!("{} sid:{};", options.join(" "), at + 1))
         }).collect();
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let mut bench = ips(&texts, json!({ "uninspected": "pass" }));
-        connect(&mut bench, FIRST);
+        let mut bench = connected(&texts, json!({ "uninspected": "pass" }));
         let mut borders: BTreeSet<usize> = cuts.iter().map(|cut| cut.index(stream.len())).collect();
         borders.extend([0, stream.len()]);
         let borders: Vec<usize> = borders.into_iter().collect();
@@ -818,9 +497,7 @@ proptest! {
             rule("alert", "content:\"A\"; nocase; pcre:\"/b+c/R\"; content:\"d\"; distance:1; sid:2;"),
             rule("alert", "content:\"x\"; pcre:\"/^yz/Ri\"; sid:3;"),
         ];
-        let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
-        let mut bench = ips(&rules, json!({}));
-        connect(&mut bench, FIRST);
+        let mut bench = connected(&rules, json!({}));
         says(&mut bench, 0, b"abcAbbcdxyz");
         // Small numbers are more often those of rules, chains and steps.
         let rubbish: Vec<u8> =

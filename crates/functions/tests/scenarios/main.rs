@@ -14,6 +14,7 @@ mod http_conversation;
 mod http_evasion;
 mod http_rules;
 mod ips;
+mod ips_evasion;
 mod ips_rules;
 mod load_balancer;
 mod nat;

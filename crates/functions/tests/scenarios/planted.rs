@@ -6,8 +6,8 @@
 
 use crate::bench::holds;
 use crate::{
-    firewall, firewall_tcp, http, http_evasion, http_rules, ips, load_balancer, nat, nat_pool,
-    nat_publish,
+    firewall, firewall_tcp, http, http_evasion, http_rules, ips, ips_evasion, load_balancer, nat,
+    nat_pool, nat_publish,
 };
 use holdfast_wire::fault::{Fault, plant};
 
@@ -67,11 +67,11 @@ const TABLE: &[Row] = &[
     (Fault::UsesOneAddress, scenarios![nat_pool::a_pool_may_be_scattered]),
     (Fault::PairsNoAddresses, scenarios![nat_pool::a_host_keeps_its_outside_address]),
     (Fault::LosesUdpChecksums, scenarios![nat::a_udp_checksum_never_turns_into_none]),
-    (Fault::InspectsSegmentsAlone, scenarios![ips::a_pattern_is_found_across_every_border, ips::a_segment_behind_a_gap_comes_again]),
-    (Fault::PassesBehindGaps, scenarios![ips::a_segment_behind_a_gap_comes_again]),
-    (Fault::TrustsRetransmissions, scenarios![ips::bytes_that_come_again_are_inspected_again, ips::bytes_that_come_again_as_others_are_noticed]),
-    (Fault::TrustsOtherBytes, scenarios![ips::bytes_that_come_again_as_others_are_noticed, ips::half_of_a_rule_that_comes_again_is_noticed]),
-    (Fault::BelievesAnyBeginning, scenarios![ips::a_syn_begins_anew_only_if_it_is_answered]),
+    (Fault::InspectsSegmentsAlone, scenarios![ips::a_pattern_is_found_across_every_border, ips_evasion::a_segment_behind_a_gap_comes_again]),
+    (Fault::PassesBehindGaps, scenarios![ips_evasion::a_segment_behind_a_gap_comes_again]),
+    (Fault::TrustsRetransmissions, scenarios![ips_evasion::bytes_that_come_again_are_inspected_again, ips_evasion::bytes_that_come_again_as_others_are_noticed]),
+    (Fault::TrustsOtherBytes, scenarios![ips_evasion::bytes_that_come_again_as_others_are_noticed, ips_evasion::half_of_a_rule_that_comes_again_is_noticed]),
+    (Fault::BelievesAnyBeginning, scenarios![ips_evasion::a_syn_begins_anew_only_if_it_is_answered]),
     (Fault::KeepsStatesOfOtherRules, scenarios![ips::rules_change_while_flows_live]),
     (Fault::BalancesToTheClient, scenarios![load_balancer::a_backend_is_not_its_own_client]),
     (Fault::ReadsTwice, scenarios![http_evasion::repeated_bytes_are_read_once, http_evasion::segments_of_one_byte]),
