@@ -9,14 +9,17 @@
 //! have only their header here. Their state is [absent](Flows::is_present): it is
 //! elsewhere.
 
+mod demoted;
 mod free;
 mod header;
 mod life;
+mod look_up;
 mod places;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use demoted::Demoted;
 pub use free::FreeSlots;
 pub use header::{ActorHeader, NO_SLOT, flag};
 pub(crate) use header::{FIXED, VARIABLE};
@@ -25,7 +28,7 @@ pub use table::{Found, KeyTable};
 
 use crate::delta;
 use core::ops::Range;
-use holdfast_wire::{Epoch, FlowKey};
+use holdfast_wire::FlowKey;
 use places::Places;
 use zerocopy::{
     FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref,
@@ -100,28 +103,6 @@ impl Journal {
     /// must not move, unless it is given up for good.
     pub fn scratch<T>(&self, vector: &Vec<T>) {
         (self.scratch)(vector.as_ptr() as usize, vector.capacity() * size_of::<T>());
-    }
-}
-
-/// A flow that another runtime owns under a newer epoch, as it was while it was owned
-/// here. The arriving state is written over its slot.
-pub struct Demoted {
-    /// The slot of the flow, now a replica.
-    pub slot: Slot,
-    lines: Vec<Line>,
-    state_len: usize,
-    /// Set if the state was not absent, or has been fetched since.
-    is_known: bool,
-}
-
-impl Demoted {
-    /// The header and the chain's state, to end the flow here. The state is `None` if it
-    /// was [absent](Flows::is_present).
-    pub fn parts_mut(&mut self) -> (&ActorHeader, Option<&mut [u8]>) {
-        match ActorHeader::mut_from_prefix(self.lines.as_mut_bytes()) {
-            Ok((header, rest)) => (header, self.is_known.then(|| &mut rest[..self.state_len])),
-            Err(_) => unreachable!("it is a copy of a slot"),
-        }
     }
 }
 
@@ -377,122 +358,6 @@ impl Flows {
         &self.bytes(slot)[HEADER_LEN..HEADER_LEN + self.state_len]
     }
 
-    /// The flow with this key, preferably as its forward key, otherwise as its reply key.
-    /// If several flows have this reply key, one whose epoch is still to come is
-    /// preferred.
-    #[inline]
-    pub fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
-        let mut replied = None;
-        let is_it = |found: Found| {
-            let is_key = self.is_key(found, key);
-            if is_key
-                && found.is_reply
-                && (replied.is_none() || self.header(found.slot).life().is_awaited())
-            {
-                replied = Some(found);
-            }
-            is_key && !found.is_reply
-        };
-        self.table.find(hash, is_it).or(replied)
-    }
-
-    /// The flow of a packet with this key, under an epoch with these low bits. Several
-    /// flows may have one reply key; a packet carries the epoch of the flow to which the
-    /// switch has given the key.
-    pub fn find_meant(&self, key: &FlowKey, hash: u64, epoch: u16) -> Option<Found> {
-        let meant = self.table.find(hash, |found| {
-            self.is_key(found, key) && self.header(found.slot).epoch.low() == epoch
-        });
-        meant.or_else(|| self.find(key, hash))
-    }
-
-    /// True if several flows here have this reply key.
-    pub fn is_shared(&self, reply: &FlowKey) -> bool {
-        let mut first = None;
-        let is_second = |found: Found| {
-            found.is_reply
-                && self.is_key(found, reply)
-                && *first.get_or_insert(found.slot) != found.slot
-        };
-        self.table.find(self.hash(reply), is_second).is_some()
-    }
-
-    /// The flow whose forward key has this hash, if `is_it` accepts its header.
-    #[inline]
-    pub(crate) fn find_hash(
-        &self,
-        hash: u64,
-        is_it: impl Fn(&ActorHeader) -> bool,
-    ) -> Option<Slot> {
-        self.table
-            .find(hash, |found| !found.is_reply && is_it(self.header(found.slot)))
-            .map(|found| found.slot)
-    }
-
-    #[inline]
-    fn is_key(&self, found: Found, key: &FlowKey) -> bool {
-        let header = self.header(found.slot);
-        if found.is_reply { header.reply == *key } else { header.key == *key }
-    }
-
-    /// First half of a burst look-up: prefetches the keys' buckets.
-    #[inline]
-    pub fn touch_buckets(&self, hashes: impl Iterator<Item = u64>) -> u64 {
-        hashes.fold(0, |sum, hash| sum.wrapping_add(self.table.touch(hash)))
-    }
-
-    /// Second half: looks the keys up without comparing them, and prefetches the slots'
-    /// lines: the `whole` header, or the part that a packet touches. `into` gets one
-    /// entry per hash, for [`Flows::find_likely`]. The returned value means nothing; use
-    /// it so that the loads stay.
-    #[inline]
-    pub fn touch_slots(
-        &self,
-        hashes: impl Iterator<Item = u64>,
-        whole: bool,
-        into: &mut Vec<Option<Found>>,
-    ) -> u64 {
-        into.clear();
-        into.extend(hashes.map(|hash| self.table.candidate(hash)));
-        let mut sum = 0u64;
-        for found in into.iter().flatten() {
-            let lines = &self.lines[self.range(found.slot)];
-            for line in &lines[..COLD_LINE] {
-                sum = sum.wrapping_add(u64::from(line.0[0]));
-            }
-            for line in &lines[COLD_LINE + usize::from(!whole)..] {
-                sum = sum.wrapping_add(u64::from(line.0[0]));
-            }
-        }
-        sum
-    }
-
-    /// Prefetches the blocks of many slots. The returned value means nothing; use it so
-    /// that the loads stay.
-    #[inline]
-    pub fn touch_blocks(&self, slots: impl Iterator<Item = Slot>) -> u64 {
-        let lines = slots.flat_map(|slot| &self.lines[self.range(slot)]);
-        lines.fold(0, |sum, line| sum.wrapping_add(u64::from(line.0[0])))
-    }
-
-    /// Like [`Flows::find_meant`], with the result of [`Flows::touch_slots`].
-    #[inline]
-    pub fn find_likely(
-        &self,
-        key: &FlowKey,
-        hash: u64,
-        epoch: Epoch,
-        likely: Option<Found>,
-    ) -> Option<Found> {
-        let is_it = |found: &Found| {
-            let header = self.header(found.slot);
-            header.life() != Life::Free && header.epoch == epoch && self.is_key(*found, key)
-        };
-        // The likely slot is wrong if another key has the same tag, if an earlier packet
-        // of the burst opened the flow, or if the flow has another epoch.
-        likely.filter(is_it).or_else(|| self.find_meant(key, hash, epoch.low()))
-    }
-
     /// Takes a slot for a flow with this forward key, which the caller makes sure is new.
     /// Header and state are zero except for key, life and generation.
     ///
@@ -602,30 +467,6 @@ impl Flows {
         self.header_mut(slot).life = new as u8;
     }
 
-    #[cold]
-    fn note_demoted(&mut self, slot: Slot) {
-        let mut lines = self.lines[self.range(slot)].to_vec();
-        lines.resize(self.stride, Line([0; 64]));
-        let is_known = self.is_present(slot);
-        self.demoted.push(Demoted { slot, lines, state_len: self.state_len, is_known });
-    }
-
-    /// Sets the state of the flow that was demoted last, if its state was absent.
-    pub(crate) fn know_demoted(&mut self, slot: Slot, state: &[u8]) {
-        if let Some(demoted) =
-            self.demoted.last_mut().filter(|demoted| demoted.slot == slot && !demoted.is_known)
-        {
-            demoted.lines.as_mut_bytes()[HEADER_LEN..HEADER_LEN + self.state_len]
-                .copy_from_slice(state);
-            demoted.is_known = true;
-        }
-    }
-
-    /// Flows that were owned here and have become replicas since the last call.
-    pub fn take_demoted(&mut self) -> Vec<Demoted> {
-        core::mem::take(&mut self.demoted)
-    }
-
     /// Flows owned here.
     pub fn owned(&self) -> usize {
         self.owned
@@ -643,130 +484,6 @@ impl Flows {
         self.step(slot, Event::End);
         self.give_room_up(slot);
         self.free.put(slot);
-    }
-
-    /// The number of further flows whose state has room here.
-    #[inline]
-    pub fn room(&self) -> usize {
-        self.places.as_ref().map_or(self.free.len(), |places| places.room())
-    }
-
-    /// True if there is not room for the state of all flows.
-    pub fn is_paged(&self) -> bool {
-        self.places.is_some()
-    }
-
-    /// True if the state of this flow is here. Always so unless
-    /// [room](Flows::with_room_for) is short. An absent flow has only its header: callers
-    /// must not ask for its state or block, nor change them.
-    #[inline]
-    pub fn is_present(&self, slot: Slot) -> bool {
-        self.places.as_ref().is_none_or(|places| places.has(slot))
-    }
-
-    /// The number of frames for states; 0 if all flows have room.
-    pub(crate) fn places(&self) -> usize {
-        self.places.as_ref().map_or(0, |places| places.count())
-    }
-
-    /// The slot that has this frame, if the frame is taken.
-    pub(crate) fn slot_at(&self, place: usize) -> Option<Slot> {
-        self.places.as_ref().and_then(|places| places.slot_at(place))
-    }
-
-    /// True if the state of this flow is about to be evicted. Its holder must not be
-    /// asked about it then.
-    pub(crate) fn is_going(&self, slot: Slot) -> bool {
-        self.places.as_ref().is_some_and(|places| places.is_going(slot))
-    }
-
-    /// See [`Flows::is_going`].
-    pub(crate) fn set_going(&mut self, slot: Slot, is_going: bool) {
-        if let Some(places) = &mut self.places {
-            places.set_going(slot, is_going);
-        }
-    }
-
-    /// Marks the state of this flow as used lately, or not. True if the mark changed;
-    /// never for an absent state.
-    #[inline]
-    pub(crate) fn set_used(&mut self, slot: Slot, is_used: bool) -> bool {
-        self.places.as_mut().is_some_and(|places| places.set_used(slot, is_used))
-    }
-
-    /// See [`Flows::set_used`].
-    pub(crate) fn is_used(&self, slot: Slot) -> bool {
-        self.places.as_ref().is_some_and(|places| places.is_used(slot))
-    }
-
-    /// Flows whose state is absent.
-    pub fn absent(&self) -> usize {
-        self.places.as_ref().map_or(0, |places| self.len() - places.taken())
-    }
-
-    /// Gives the slot a frame. The header moves into it, so that header and state lie
-    /// together; `give_room_up` moves it back.
-    fn take_room(&mut self, slot: Slot) {
-        let from = self.range(slot).start;
-        let Some(places) = &mut self.places else { return };
-        assert!(places.take(slot), "whoever takes room has seen that there is some");
-        self.move_header(slot, from);
-    }
-
-    fn give_room_up(&mut self, slot: Slot) {
-        if !self.is_present(slot) {
-            return;
-        }
-        let from = self.range(slot).start;
-        let Some(places) = &mut self.places else { return };
-        places.give_up(slot);
-        self.move_header(slot, from);
-    }
-
-    fn move_header(&mut self, slot: Slot, from: usize) {
-        self.noted = NO_SLOT;
-        let mut header = [Line([0; 64]); HEAD];
-        header.copy_from_slice(&self.lines[from..from + HEAD]);
-        self.bytes_mut(slot)[..HEADER_LEN].copy_from_slice(header.as_bytes());
-    }
-
-    /// Evicts the state of this flow, which lives elsewhere from now on.
-    pub(crate) fn evict(&mut self, slot: Slot) {
-        assert!(
-            self.header(slot).life().is_owned(),
-            "what is not owned here is no cache of anything"
-        );
-        self.give_room_up(slot);
-    }
-
-    /// Makes room for the state of this flow, if it was absent. The state's contents are
-    /// undefined then.
-    ///
-    /// # Errors
-    /// [`Full`] if there is no room left.
-    pub fn make_present(&mut self, slot: Slot) -> Result<(), Full> {
-        if self.is_present(slot) {
-            return Ok(());
-        }
-        if self.room() == 0 {
-            return Err(Full);
-        }
-        self.take_room(slot);
-        Ok(())
-    }
-
-    /// Loads the state of this flow, which was absent.
-    ///
-    /// # Errors
-    /// [`Full`] if there is no room for it.
-    pub(crate) fn load(&mut self, slot: Slot, state: &[u8]) -> Result<(), Full> {
-        assert!(
-            !self.is_present(slot) && state.len() == self.state_len,
-            "it is absent, and this is a state"
-        );
-        self.make_present(slot)?;
-        self.parts_mut(slot).1.copy_from_slice(state);
-        Ok(())
     }
 
     /// Writes a flow actor that arrived from another runtime into `slot`, and keeps the
