@@ -2,6 +2,7 @@
 
 use super::*;
 use core::cell::RefCell;
+use holdfast_wire::Epoch;
 
 fn key(n: u32) -> FlowKey {
     FlowKey {
