@@ -22,7 +22,7 @@ export PATH := $(HOLDFAST_TOOLS)/bin:$(PATH)
 # All programs of the workspace are built at once, and each step runs some of them: one set of features, so nothing is built twice.
 TEST := $(CARGO) test --locked --workspace
 
-STEPS := lint unit sim loom e2e
+STEPS := lint unit loom conformance sim e2e
 
 .PHONY: help setup build tests demo test quick soak bench clean $(STEPS)
 
@@ -35,10 +35,10 @@ demo: ## Show connections surviving kill -9 (root; about 8 minutes the first tim
 	@$(RELEASE) demo
 
 test: setup ## Everything that gates, with a count of it all at the end (root; about 20 minutes)
-	@tests/all.sh $(STEPS)
+	@tests/all.sh lint unit loom conformance+sim+e2e
 
 quick: setup ## For everyday work: lint, unit tests, 300 worlds, a dozen end-to-end tests (root; under 5 minutes on a built tree)
-	@SEEDS=300 HOLDFAST_QUICK=1 tests/all.sh lint unit sim e2e
+	@SEEDS=300 HOLDFAST_QUICK=1 tests/all.sh lint unit sim+e2e
 
 soak: ## Everything at length: part PART=k/N of it, SIZE=small to try it; goes on where it was interrupted (root; hours)
 	@packaging/setup.sh soak
@@ -59,8 +59,11 @@ lint: setup ## Formatting, clippy, licences and sources of dependencies
 tests: setup
 	$(TEST) --no-run
 
-unit: tests ## Unit, property, scenario, conformance, fuzz corpus, documentation and compile-fail tests
-	HOLDFAST_E2E=0 $(TEST) $(if $(HOLDFAST_QUICK),--exclude holdfast-sim --exclude holdfast-fuzz) --no-fail-fast
+unit: tests ## Unit, property, scenario, fuzz corpus, documentation and compile-fail tests
+	HOLDFAST_E2E=0 HOLDFAST_CONFORMANCE=0 $(TEST) $(if $(HOLDFAST_QUICK),--exclude holdfast-sim --exclude holdfast-fuzz) --no-fail-fast
+
+conformance: tests ## Every protection passes one suite: a share of its failures (tests/README.md)
+	$(TEST) --test conformance
 
 sim: tests ## SEEDS worlds (8,000) of the deterministic simulator: known ones, fixed ones, new ones
 	tests/worlds.sh

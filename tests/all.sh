@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs the steps named (make targets), one after the other, whatever became of those before, and counts.
 #
+# Steps joined by `+` run together: the first ones, in turn, on what the last one leaves of the processors. End-to-end tests mostly wait.
+#
 # A step counts as many tests as its test runner says; one without a runner (a linter, the simulator) counts as
 # one. A step that ends badly although none of its tests failed (it did not compile, say) counts as one failure.
 # Logs stay in target/test/. At the end: the slowest tests of all, what the first failures said, the seconds of
@@ -22,19 +24,41 @@ if [ -n "$number" ]; then
   printf 'run %s: share %s of conformance; `HOLDFAST_RUN=%s make test` repeats it\n' "$number" "$HOLDFAST_SHARE" "$number"
 fi
 
-passed=0 failed=0 skipped=0 table='' begin=$SECONDS broken=()
-for step in "$@"; do
-  printf '\n── %s\n' "$step"
-  since=$SECONDS
-  "${MAKE:-make}" --no-print-directory "$step" 2>&1 | tee "$logs/$step.log"
-  status=${PIPESTATUS[0]}
+# A step's result, and its seconds, are kept beside its log.
+play() {
+  local since=$SECONDS
+  "${@:2}" "${MAKE:-make}" --no-print-directory "$1" 2>&1 | tee "$logs/$1.log"
+  echo "${PIPESTATUS[0]} $((SECONDS - since))" > "$logs/$1.result"
+}
+
+passed=0 failed=0 skipped=0 table='' begin=$SECONDS broken=() files=()
+count() {
+  local step=$1 status=1 seconds=0 p f s
+  read -r status seconds < "$logs/$step.result"
   # The closing lines of cargo test: "test result: ok. 3 passed; 0 failed; 1 ignored; …".
   read -r p f s < <(sed -n 's/.*test result: [^ ]* \([0-9]*\) passed; \([0-9]*\) failed; \([0-9]*\) ignored;.*/\1 \2 \3/p' "$logs/$step.log" |
     awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }')
   [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1 && broken+=("$logs/$step.log")
   [ "$status" -eq 0 ] && [ "$((p + f + s))" -eq 0 ] && p=1
-  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-  table+=$(printf '%-6s %5d passed %4d failed %4d skipped %6d s' "$step" "$p" "$f" "$s" "$((SECONDS - since))")$'\n'
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) files+=("$logs/$step.log")
+  table+=$(printf '%-11s %5d passed %4d failed %4d skipped %6d s' "$step" "$p" "$f" "$s" "$seconds")$'\n'
+}
+
+# What runs beside another step ignores the keyboard's interrupt, and ends with this script.
+trap 'trap - TERM; kill 0; exit 130' INT TERM
+for argument in "$@"; do
+  IFS=+ read -ra steps <<< "$argument"
+  last=${steps[-1]} beside=("${steps[@]::${#steps[@]}-1}")
+  for step in "${steps[@]}"; do rm -f "$logs/$step.log" "$logs/$step.result"; done
+  for step in "${beside[@]}"; do play "$step" chrt --idle 0; done > /dev/null &
+  printf '\n── %s%s\n' "$last" "${beside[*]:+, and beside it ${beside[*]}}"
+  play "$last"
+  wait
+  for step in "${beside[@]}"; do
+    printf '\n── %s\n' "$step"
+    cat "$logs/$step.log"
+  done
+  for step in "${steps[@]}"; do count "$step"; done
 done
 whole=$((SECONDS - begin))
 
@@ -61,7 +85,6 @@ failures() {
       said && tests <= 4 && NF > 0 && lines++ < 8 { print substr($0, 1, 400) }'
 }
 
-files=("${@/#/$logs/}") files=("${files[@]/%/.log}")
 printf '\nslowest, seconds\n'
 slowest "${files[@]}"
 if [ "$failed" -gt 0 ]; then

@@ -119,7 +119,12 @@ fn main() -> ExitCode {
             })
         })
     });
-    libtest_mimic::run(&arguments, worlds.chain(served).chain(records).collect()).exit_code()
+    let mut trials: Vec<_> = worlds.chain(served).chain(records).collect();
+    // In the gate, this suite is a step of its own.
+    if std::env::var("HOLDFAST_CONFORMANCE").is_ok_and(|value| value == "0") {
+        trials.clear();
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// Clients talk to servers, nothing fails: every flow's packets leave as they do without
