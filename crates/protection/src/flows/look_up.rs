@@ -1,5 +1,5 @@
-//! Look-ups: one key, or a burst of keys in two halves, so that memory is fetched for many
-//! packets at once.
+//! Look-ups: one key, or a burst of keys in two halves, so that memory is fetched for
+//! many packets at once.
 //!
 //! In: keys and their hashes. Out: slots. Never: a change.
 

@@ -1,5 +1,5 @@
-//! Packets of a batch on their way out: each waits behind its flow's state, at the link to
-//! the flow's holder.
+//! Packets of a batch on their way out: each waits behind its flow's state, at the link
+//! to the flow's holder.
 
 use super::{Latched, NfvActor, unsaved};
 use crate::{Commit, Flows, Outbox, Peer, Slot};

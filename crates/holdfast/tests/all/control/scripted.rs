@@ -1,4 +1,5 @@
-//! A box whose packet loop answers from a script, and a client that reads when it is told.
+//! A box whose packet loop answers from a script, and a client that reads when it is
+//! told.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Measurements of a whole box in namespaces (root): what each is run with, and its table.
+//! Measurements of a whole box in namespaces (root): what each is run with, and its
+//! table.
 
 use super::tell;
 use crate::bench::{failover, kernel, memory, questions, rate};
