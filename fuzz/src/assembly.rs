@@ -73,7 +73,7 @@ impl WholeBox {
             limits: SwitchLimits::default(),
             seed: 1,
             tick_interval: 50 * MILLISECOND,
-            patience: 3000 * MILLISECOND,
+            timeout: 3000 * MILLISECOND,
             fabric,
             logs: plan.logs(),
             succeeds: false,

@@ -36,7 +36,7 @@ fn switch_and_coordinator(steps: &[Step]) {
         limits: SwitchLimits::default(),
         seed: 1,
         tick_interval: 50_000_000,
-        patience: 3_000_000_000,
+        timeout: 3_000_000_000,
         fabric,
         logs: vec![1 << 16],
         succeeds: false,

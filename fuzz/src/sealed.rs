@@ -54,7 +54,7 @@ fn life(host: u8, incarnation: u32) -> HostSeal {
         hosts: HOSTS.into(),
         incarnation,
         life,
-        patience: 1000,
+        timeout: 1000,
     };
     HostSeal::new(config, &ring(0))
 }

@@ -19,7 +19,7 @@ const PINGS: u16 = 20_000;
 const BATCH: usize = 200;
 /// Datagrams that show whether the box stalls: flows, and datagrams per second.
 const STREAM: (usize, u64) = (20, 500);
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the additional silence of a flow while the box is asked, µs: a small part of
 /// the time that the answers take.
 const STILL: u64 = 300_000;
@@ -42,7 +42,7 @@ fn during(
     act: impl FnOnce() -> Result<()>,
 ) -> Result<Datagrams> {
     let (_echo, stream) = network.stream(STREAM.0, STREAM.1)?;
-    until("the datagrams of a second return", 4 * PATIENCE, interrupt, || {
+    until("the datagrams of a second return", 4 * TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned >= STREAM.1).then_some(()))
     })?;
     act()?;
@@ -59,7 +59,7 @@ fn questions_about_many_flows_stop_nothing(interrupt: &Interrupt) -> Result<()> 
     let identifiers: Vec<u16> = (1..=PINGS).collect();
     let opened = std::time::Instant::now();
     for batch in identifiers.chunks(BATCH) {
-        let answered = ping.ask(batch.iter().copied(), PATIENCE)?;
+        let answered = ping.ask(batch.iter().copied(), TIMEOUT)?;
         ensure!(
             answered.len() == batch.len(),
             "{} of {} pings were answered",

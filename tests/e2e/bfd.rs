@@ -9,7 +9,7 @@ use holdfast_lab::programs;
 use holdfast_lab::requirements::*;
 use holdfast_lab::topology::HOST_DEVICE;
 use holdfast_lab::{Interrupt, Lab, until, until_every};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, SERVER_2, SIX, ip};
 use holdfast_tests::routers::{BIRD, FRR, Router, Signed};
 use holdfast_tests::runner::{Test, light};
@@ -121,12 +121,12 @@ fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) 
         ensure!(bfd.remote_state != "Down" && !bfd.dead && bfd.diagnostic == "none", "{bfd:?}");
     }
     for (_, peer) in ends() {
-        until_every(ASK_INTERVAL, "the router says that it is up", PATIENCE, interrupt, || {
+        until_every(ASK_INTERVAL, "the router says that it is up", TIMEOUT, interrupt, || {
             Ok(router.is_up(peer)?.then_some(()))
         })?;
     }
     // The intervals become short as soon as the poll sequence has ended.
-    network.running.wait_for("intervals are agreed on", PATIENCE, interrupt, |status| {
+    network.running.wait_for("intervals are agreed on", TIMEOUT, interrupt, |status| {
         let agreed = |bfd: &&Bfd| {
             (bfd.transmit_us, bfd.receive_us, bfd.detection_us)
                 == (INTERVAL * 1000, Some(INTERVAL * 1000), Some(u64::from(5 * INTERVAL) * 1000))
@@ -153,7 +153,7 @@ fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) 
 
     router.start()?;
     wait_for(network, "Up", interrupt)?;
-    until_every(ASK_INTERVAL, "what is behind it is reached again", PATIENCE, interrupt, || {
+    until_every(ASK_INTERVAL, "what is behind it is reached again", TIMEOUT, interrupt, || {
         Ok(is_reached(network)?.then_some(()))
     })
 }
@@ -230,7 +230,7 @@ fn the_end_of_the_box_is_no_failure(interrupt: &Interrupt) -> Result<()> {
         LEAVING_INTERVAL,
     )?;
     wait_for(&network, "Up", interrupt)?;
-    let status = network.running.stop(PATIENCE, interrupt)?;
+    let status = network.running.stop(TIMEOUT, interrupt)?;
     ensure!(status.success(), "SIGTERM ended the box with {status}");
     let said = router.details()?;
     ensure!(
@@ -270,12 +270,12 @@ fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()>
             .try_fold(true, |all, (_, peer)| anyhow::Ok(all && router.is_up(peer)?))?
             .then_some(()))
     };
-    until_every(ASK_INTERVAL, "the router says that both are up", PATIENCE, interrupt, are_up)?;
+    until_every(ASK_INTERVAL, "the router says that both are up", TIMEOUT, interrupt, are_up)?;
     let said = since(&router)?;
     for _ in 0..3 {
         let last = manager(&network.running.status()?)?;
         signal_pid(last.pid, Signal::KILL)?;
-        until("the next life has both sessions", PATIENCE, interrupt, || {
+        until("the next life has both sessions", TIMEOUT, interrupt, || {
             // While there is no manager, status queries fail.
             let Ok(status) = network.running.status() else { return Ok(None) };
             Ok((manager(&status)?.pid != last.pid && watched(&status).len() == 2).then_some(()))
@@ -357,13 +357,9 @@ fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
         let status = wait_for(&network, "Up", interrupt)?;
         ensure!(status.dropped("bfd_unauthenticated") == 0, "{how}: {:?}", status.drops);
         for (_, peer) in ends() {
-            until_every(
-                ASK_INTERVAL,
-                "the router says that it is up",
-                PATIENCE,
-                interrupt,
-                || Ok(router.is_up(peer)?.then_some(())),
-            )?;
+            until_every(ASK_INTERVAL, "the router says that it is up", TIMEOUT, interrupt, || {
+                Ok(router.is_up(peer)?.then_some(()))
+            })?;
         }
         drop(router);
         network.stop()?;
@@ -394,7 +390,7 @@ fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
         let has_said = |process: &process::Process| {
             Ok((process.stderr().matches(words).count() > before).then_some(()))
         };
-        process.wait_while_running(words, PATIENCE, interrupt, has_said)
+        process.wait_while_running(words, TIMEOUT, interrupt, has_said)
     };
     answer(&mut network, "the routers' keys are the same")?;
     write_key(&network.lab, "")?;
@@ -440,7 +436,7 @@ fn who_has_another_key_is_not_heard(interrupt: &Interrupt) -> Result<()> {
     let what = "packets are refused";
     let status = network
         .running
-        .wait_for(what, PATIENCE, interrupt, |status| status.dropped("bfd_unauthenticated") > 3)?;
+        .wait_for(what, TIMEOUT, interrupt, |status| status.dropped("bfd_unauthenticated") > 3)?;
     ensure!(
         watched(&status).iter().all(|bfd| bfd.state == "Down" && !bfd.dead && bfd.downs == 0),
         "{:?}",

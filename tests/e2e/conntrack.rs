@@ -16,7 +16,7 @@ use holdfast_lab::requirements::NFT;
 use holdfast_lab::topology::HOST_DEVICE;
 use holdfast_lab::{Interrupt, Lab, Namespace, until_every};
 use holdfast_nf::{Chain, Context, Direction, FlowKey, Outcome, Position};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::conversation::flags::{ACK, FIN, RST, SYN};
 use holdfast_tests::conversation::{Segment, conversation};
 use holdfast_tests::frames::{Ends, Listener, Sender};
@@ -122,7 +122,7 @@ impl Kernel {
             until_every(
                 Duration::from_micros(50),
                 "the last frame passes",
-                PATIENCE,
+                TIMEOUT,
                 interrupt,
                 || {
                     while let Some(frame) = listener.receive()? {

@@ -6,7 +6,7 @@ use holdfast_control::status::{Process, Protected, STATE_AWAY, STATE_RUNNING};
 use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER, VIRTUAL};
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::verdict::{ensure_same, ensure_unbroken};
@@ -116,7 +116,7 @@ fn connections_come_and_go_while_it_stands_still(interrupt: &Interrupt) -> Resul
         let connections = [old.verify(interrupt)?, new.verify(interrupt)?];
         ensure!(connections.iter().all(|connections| connections.broken == 0), "{connections:?}");
         let was_meanwhile = coordinator(&network)?.incarnation == last.incarnation;
-        wait_for_next(&network, &last, PATIENCE, interrupt)?;
+        wait_for_next(&network, &last, TIMEOUT, interrupt)?;
         network.wait_protected()?;
         let connections = [old.verify(interrupt)?, new.verify(interrupt)?];
         ensure!(
@@ -147,7 +147,7 @@ fn a_runtime_that_dies_meanwhile_is_recovered(interrupt: &Interrupt) -> Result<(
     signal_pid(victim.pid, Signal::KILL)?;
     network.running.wait_for(
         "the box knows that it is not safe",
-        PATIENCE,
+        TIMEOUT,
         interrupt,
         |status| status.protected() != Protected::Yes,
     )?;
@@ -237,7 +237,7 @@ fn a_lost_log_does_not_end_the_box(interrupt: &Interrupt) -> Result<()> {
     // before.
     std::fs::write(&log, [0x5a; 5000])?;
     let mut seen = (0, Instant::now());
-    until("the coordinator is away for good", PATIENCE, interrupt, || {
+    until("the coordinator is away for good", TIMEOUT, interrupt, || {
         let now = coordinator(&network)?;
         if now.incarnation != seen.0 {
             seen = (now.incarnation, Instant::now());

@@ -7,7 +7,7 @@ use holdfast_lab::etcd::Etcd;
 use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::verdict::{ensure_same, ensure_unbroken};
@@ -102,7 +102,7 @@ fn connections_come_and_go_while_etcd_is_away(interrupt: &Interrupt) -> Result<(
         }
         let status = network.running.wait_for(
             "the box says that etcd is away",
-            PATIENCE,
+            TIMEOUT,
             interrupt,
             |status| {
                 let is_candidate = status

@@ -17,7 +17,7 @@ use holdfast_tests::network::{PATIENT, ip};
 use holdfast_tests::ping::Ping;
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::sockets::{accepted, begin, exchange, listen, opened};
-use holdfast_tests::{PATIENCE, binary};
+use holdfast_tests::{TIMEOUT, binary};
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -143,7 +143,7 @@ fn both_sides_send_everything(interrupt: &Interrupt) -> Result<()> {
     })?;
 
     wanted.works().context("after")?;
-    let status = running.stop(PATIENCE, interrupt)?;
+    let status = running.stop(TIMEOUT, interrupt)?;
     ensure!(status.success(), "SIGTERM ended the box with {status}");
     Ok(())
 }
@@ -167,7 +167,7 @@ impl Wanted<'_> {
     /// runtime.
     fn settle(&self) -> Result<()> {
         let mut ping = Ping::from(self.inside, HOST.parse()?, OUTSIDE.parse()?)?;
-        until("pings are answered", PATIENCE, self.interrupt, || {
+        until("pings are answered", TIMEOUT, self.interrupt, || {
             Ok((ping.ask(SETTLING, Duration::from_secs(2))?.len() == SETTLING.len()).then_some(()))
         })
     }
@@ -181,7 +181,7 @@ impl Wanted<'_> {
                 .with_context(|| format!("TCP to {server}"))?;
             self.asks(ip(host), ip(server)).with_context(|| format!("UDP to {server}"))?;
             for target in [server, gateway] {
-                until("a ping is answered", PATIENCE, self.interrupt, || {
+                until("a ping is answered", TIMEOUT, self.interrupt, || {
                     let pings =
                         programs::ping(inside, ip(target), 1, 56, Duration::from_millis(10))?;
                     Ok((pings.received > 0).then_some(()))
@@ -218,8 +218,8 @@ impl Wanted<'_> {
     fn asks(&self, host: IpAddr, server: IpAddr) -> Result<()> {
         let names = self.outside.enter(|| UdpSocket::bind((server, 53)))??;
         let asker = self.inside.enter(|| UdpSocket::bind((host, 0)))??;
-        names.set_read_timeout(Some(PATIENCE))?;
-        asker.set_read_timeout(Some(PATIENCE))?;
+        names.set_read_timeout(Some(TIMEOUT))?;
+        asker.set_read_timeout(Some(TIMEOUT))?;
         asker.send_to(b"who", (server, 53))?;
         let (_, peer) = names.recv_from(&mut [0; 16])?;
         ensure!(!is_inside(peer.ip()), "the server sees {peer}");
@@ -371,7 +371,7 @@ impl<'a> Side<'a> {
         until_every(
             Duration::from_micros(100),
             "the box answers a ping",
-            PATIENCE,
+            TIMEOUT,
             self.interrupt,
             || {
                 // On a busy machine a ring may be full.

@@ -16,7 +16,7 @@ use holdfast_tests::network::{
 };
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::verdict::ensure_unbroken;
-use holdfast_tests::{PATIENCE, binary, frames};
+use holdfast_tests::{TIMEOUT, binary, frames};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -114,7 +114,7 @@ fn offloads_left_on_do_not_corrupt(interrupt: &Interrupt) -> Result<()> {
         .finish(Duration::from_secs(120), interrupt)?;
     ensure!(outcome.error.is_none() && outcome.sum == sum, "{outcome:?}");
     let (_echo, stream) = network.stream(5, 200)?;
-    until("200 datagrams return", PATIENCE, interrupt, || {
+    until("200 datagrams return", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > 200).then_some(()))
     })?;
     let datagrams = stream.finish();
@@ -128,7 +128,7 @@ fn offloads_left_on_do_not_corrupt(interrupt: &Interrupt) -> Result<()> {
 fn refused(configuration: &str, interrupt: &Interrupt) -> Result<(Option<i32>, String)> {
     let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
     let mut running = RunningBox::launch(&lab, &topology.router, &binary()?, configuration)?;
-    let status = running.process().wait(PATIENCE, interrupt)?;
+    let status = running.process().wait(TIMEOUT, interrupt)?;
     Ok((status.code(), running.process().stderr()))
 }
 
@@ -156,7 +156,7 @@ fn too_few_descriptors_are_no_missing_device(interrupt: &Interrupt) -> Result<()
         .arg("--control")
         .arg(lab.scratch().join("control.sock"));
     let mut process = Process::start(command, "holdfast", lab.scratch())?;
-    let status = process.wait(PATIENCE, interrupt)?;
+    let status = process.wait(TIMEOUT, interrupt)?;
     let said = process.stderr();
     ensure!(status.code() == Some(69) && said.contains("Too many open files"), "{status}: {said}");
     ensure!(!said.contains("there is no device"), "{said}");
@@ -181,7 +181,7 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
             let is_wanted = |status: &Status| {
                 status.ports.iter().any(|port| port.name == "lan" && wanted(port))
             };
-            let status = network.running.wait_for(what, PATIENCE, interrupt, is_wanted)?;
+            let status = network.running.wait_for(what, TIMEOUT, interrupt, is_wanted)?;
             find(status).context("the status has the port lan")
         };
         let before_pings = ping()?;
@@ -262,7 +262,7 @@ fn a_removed_control_socket_stays_the_boxs(interrupt: &Interrupt) -> Result<()> 
             .arg("--control")
             .arg(&control);
         let mut process = Process::start(command, "second", network.lab.scratch())?;
-        let status = process.wait(PATIENCE, interrupt)?;
+        let status = process.wait(TIMEOUT, interrupt)?;
         let said = process.stderr();
         ensure!(
             status.code() == Some(69) && said.contains(&format!("process {pid}")),
@@ -274,14 +274,14 @@ fn a_removed_control_socket_stays_the_boxs(interrupt: &Interrupt) -> Result<()> 
     std::fs::remove_file(&control)?;
     second()?;
     let answers = || Ok((control.exists() && network.running.status().is_ok()).then_some(()));
-    until("the box can be asked again", PATIENCE, interrupt, answers)?;
+    until("the box can be asked again", TIMEOUT, interrupt, answers)?;
     second()?;
     std::fs::remove_file(&control)?;
     std::fs::remove_file(&lock)?;
-    until("the lock is there again", PATIENCE, interrupt, || Ok(lock.exists().then_some(())))?;
+    until("the lock is there again", TIMEOUT, interrupt, || Ok(lock.exists().then_some(())))?;
     second()?;
-    until("the box can be asked again", PATIENCE, interrupt, answers)?;
-    let status = network.running.stop(PATIENCE, interrupt)?;
+    until("the box can be asked again", TIMEOUT, interrupt, answers)?;
+    let status = network.running.stop(TIMEOUT, interrupt)?;
     ensure!(status.success() && !control.exists() && !lock.exists(), "{status}: something is left");
     let said = network.running.process().stderr();
     ensure!(
@@ -316,7 +316,7 @@ fn warnings_come_before_ready_and_sighup_is_answered(interrupt: &Interrupt) -> R
     };
     network.running.process().wait_while_running(
         "SIGHUP is answered",
-        PATIENCE,
+        TIMEOUT,
         interrupt,
         answers,
     )?;
@@ -332,7 +332,7 @@ fn a_missing_privilege_is_77(interrupt: &Interrupt) -> Result<()> {
     command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(binary()?);
     command.arg("run").arg(file).arg("--control").arg(lab.scratch().join("control.sock"));
     let mut process = Process::start(command, "holdfast", lab.scratch())?;
-    let status = process.wait(PATIENCE, interrupt)?;
+    let status = process.wait(TIMEOUT, interrupt)?;
     let said = process.stderr();
     ensure!(status.code() == Some(77), "{status}: {said}");
     ensure!(
@@ -398,7 +398,7 @@ fn traces() -> Result<BTreeSet<String>> {
 
 fn ensure_gone(network: &Network, before: &BTreeSet<String>, interrupt: &Interrupt) -> Result<()> {
     // A killed process takes a moment to vanish; memory files vanish with it.
-    until("no process of the box is left", PATIENCE, interrupt, || {
+    until("no process of the box is left", TIMEOUT, interrupt, || {
         Ok(network.topology.router.pids()?.is_empty().then_some(()))
     })?;
     let devices = network.topology.router.devices()?;
@@ -418,7 +418,7 @@ fn sigterm_leaves_nothing_behind(interrupt: &Interrupt) -> Result<()> {
     let (_echo, stream) = network.stream(10, 500)?;
     network.wait_protected()?;
     ensure!(network.running.control().exists());
-    let status = network.running.stop(PATIENCE, interrupt)?;
+    let status = network.running.stop(TIMEOUT, interrupt)?;
     ensure!(status.success(), "{status}");
     ensure!(
         network.topology.router.pids()?.is_empty(),
@@ -448,7 +448,7 @@ fn sigterm_right_after_a_kill_leaves_nothing_behind(interrupt: &Interrupt) -> Re
     let (_echo, _stream) = network.stream(10, 500)?;
     let victim = network.running.busiest(None)?;
     signal_pid(victim.pid, Signal::KILL)?;
-    let status = network.running.stop(PATIENCE, interrupt)?;
+    let status = network.running.stop(TIMEOUT, interrupt)?;
     ensure!(status.success(), "{status}");
     ensure!(!network.running.control().exists(), "the control socket is left");
     ensure_gone(&network, &before, interrupt)
@@ -464,7 +464,7 @@ fn everybody_ends_with_a_killed_guard(interrupt: &Interrupt) -> Result<()> {
         "guard, manager, coordinator and three runtimes are expected: {pids:?}"
     );
     signal_pid(network.running.process().pid(), Signal::KILL)?;
-    network.running.process().wait(PATIENCE, interrupt)?;
+    network.running.process().wait(TIMEOUT, interrupt)?;
     ensure_gone(&network, &before, interrupt)
 }
 
@@ -490,7 +490,7 @@ fn a_full_table_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
     let full = |status: &holdfast_control::status::Status| {
         status.dropped("route_table_full") + status.dropped("flow_table_full") > 0
     };
-    network.running.wait_for("a full table is counted", PATIENCE, interrupt, full)?;
+    network.running.wait_for("a full table is counted", TIMEOUT, interrupt, full)?;
     ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
@@ -508,7 +508,7 @@ fn an_empty_pool_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 20)?;
     flood(&network, 5_000)?;
-    network.running.wait_for("an empty pool is counted", PATIENCE, interrupt, |status| {
+    network.running.wait_for("an empty pool is counted", TIMEOUT, interrupt, |status| {
         status.dropped("pool_empty") > 0
     })?;
     ensure_unbroken(&held, interrupt)?;

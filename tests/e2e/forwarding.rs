@@ -11,7 +11,7 @@ use holdfast_tests::network::{
 };
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::verdict::ensure_unbroken;
-use holdfast_tests::{PATIENCE, frames};
+use holdfast_tests::{TIMEOUT, frames};
 use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -313,7 +313,7 @@ fn wrk_with_100_connections(interrupt: &Interrupt) -> Result<()> {
         100,
         5,
     )?;
-    let load = programs::read_wrk(&process.finish(PATIENCE, interrupt)?)?;
+    let load = programs::read_wrk(&process.finish(TIMEOUT, interrupt)?)?;
     ensure!(
         load.requests > 500 && load.socket_errors + load.timeouts + load.bad_answers == 0,
         "{load:?}"
@@ -344,7 +344,7 @@ fn the_load_balancer_uses_both_servers(interrupt: &Interrupt) -> Result<()> {
 fn datagrams_arrive_once_in_order_and_unchanged(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let (_echo, stream) = network.stream(20, 1000)?;
-    until("2,000 datagrams return", PATIENCE, interrupt, || {
+    until("2,000 datagrams return", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > 2_000).then_some(()))
     })?;
     let datagrams = stream.finish();
@@ -360,7 +360,7 @@ fn the_server_sees_the_pool_and_not_the_client(interrupt: &Interrupt) -> Result<
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let server =
         network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
-    server.set_read_timeout(Some(PATIENCE))?;
+    server.set_read_timeout(Some(TIMEOUT))?;
     let client = network.topology.client.enter(|| std::net::UdpSocket::bind("0.0.0.0:0"))??;
     client.send_to(b"who am I", format!("{SERVER}:9009"))?;
     let (_, seen) = server.recv_from(&mut [0; 100])?;
@@ -396,7 +396,7 @@ fn a_bad_checksum_is_not_mended_on_the_way(interrupt: &Interrupt) -> Result<()> 
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let server =
         network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
-    server.set_read_timeout(Some(PATIENCE))?;
+    server.set_read_timeout(Some(TIMEOUT))?;
     let sender = frames::Sender::open(&network.topology.client, "eth0")?;
     let ends = frames::Ends {
         from_mac: link::mac(&network.topology.client, "eth0")?,
@@ -434,7 +434,7 @@ fn what_the_firewall_denies_does_not_pass(interrupt: &Interrupt) -> Result<()> {
         bytes_per_second: None,
         stalled_after: Duration::from_secs(2),
     };
-    let outcome = Download::start(&network.topology.client, &plan)?.finish(PATIENCE, interrupt)?;
+    let outcome = Download::start(&network.topology.client, &plan)?.finish(TIMEOUT, interrupt)?;
     ensure!(outcome.error.is_some() && outcome.bytes == 0, "{outcome:?}");
     let status = network.running.status()?;
     ensure!(status.dropped("policy_denied") > 0, "the drops are {:?}", status.drops);

@@ -6,7 +6,7 @@ use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
 use holdfast_lab::running::Victim;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
 use holdfast_tests::runner::{Test, light};
 use rustix::process::Signal;
@@ -61,7 +61,7 @@ fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<
     wake(&victim)?;
     let connections = held.verify(interrupt)?;
     ensure!(connections.broken == 0, "after it woke: {connections:?}");
-    until("the woken runtime is deposed", PATIENCE, interrupt, || {
+    until("the woken runtime is deposed", TIMEOUT, interrupt, || {
         Ok(is_deposed(&network, &victim)?.then_some(()))
     })?;
     network.wait_protected()?;
@@ -79,15 +79,15 @@ fn a_woken_runtime_releases_nothing(interrupt: &Interrupt) -> Result<()> {
     let (_echo, stream) = network.stream(30, 1000)?;
     let victim = stop_busiest(&network)?;
     let returned = stream.datagrams().returned;
-    until("datagrams return", PATIENCE, interrupt, || {
+    until("datagrams return", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > returned + 300).then_some(()))
     })?;
     let before = stream.datagrams();
     wake(&victim)?;
-    until("the woken runtime is deposed", PATIENCE, interrupt, || {
+    until("the woken runtime is deposed", TIMEOUT, interrupt, || {
         Ok(is_deposed(&network, &victim)?.then_some(()))
     })?;
-    until("datagrams return", PATIENCE, interrupt, || {
+    until("datagrams return", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > before.returned + 300).then_some(()))
     })?;
     let datagrams = stream.finish();

@@ -7,7 +7,7 @@ use holdfast_lab::hosts::Cut;
 use holdfast_lab::keepalive::KeepAlive;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::network::{GIVE_UP, VIRTUAL, many};
 use holdfast_tests::runner::{Test, cluster};
@@ -156,7 +156,7 @@ fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
     let returned = stream.datagrams().returned;
     cluster.end(SERVING[1])?;
     cluster.wait_serving(WITNESS, SERVING[0])?;
-    until("datagrams return", PATIENCE, interrupt, || {
+    until("datagrams return", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > returned + 300).then_some(()))
     })?;
     let datagrams = stream.finish();
@@ -180,7 +180,7 @@ fn datagrams_through_the_death_of_a_host(interrupt: &Interrupt) -> Result<()> {
     cluster.kill(SERVING[0])?;
     cluster.wait_serving(SERVING[1], SERVING[1])?;
     let returned = stream.datagrams().returned;
-    until("datagrams return", PATIENCE, interrupt, || {
+    until("datagrams return", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > returned + 300).then_some(()))
     })?;
     let datagrams = stream.finish();

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{STATE_DRAINED, Status};
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::cluster::{Cluster, NOBODY, SERVING, WITNESS, control_of};
 use holdfast_tests::network::VIRTUAL;
 use holdfast_tests::runner::{Test, cluster};
@@ -124,7 +124,7 @@ fn who_cannot_join_leaves_nothing(interrupt: &Interrupt) -> Result<()> {
         (NOBODY, joined, at(&tls, joined), 69, "nobody listens"),
     ] {
         let mut running = cluster.join(from, name, &certificate)?;
-        let status = running.process().wait(PATIENCE, interrupt)?;
+        let status = running.process().wait(TIMEOUT, interrupt)?;
         let said = running.process().stderr();
         ensure!(
             status.code() == Some(code) && said.contains(expected),
@@ -137,7 +137,7 @@ fn who_cannot_join_leaves_nothing(interrupt: &Interrupt) -> Result<()> {
         ensure!(!left.iter().any(|name| name.contains("joined")), "{left:?}");
     }
     let namespace = cluster.namespace(joined)?.clone();
-    until("nothing of it runs", PATIENCE, interrupt, || {
+    until("nothing of it runs", TIMEOUT, interrupt, || {
         Ok(namespace.pids()?.is_empty().then_some(()))
     })?;
     cluster.begin(joined)?;

@@ -8,7 +8,7 @@ use holdfast_tests::cluster::Cluster;
 use holdfast_tests::network::VIRTUAL;
 use holdfast_tests::runner::{Test, cluster};
 use holdfast_tests::verdict::{ensure_same, ensure_unbroken};
-use holdfast_tests::{PATIENCE, soak};
+use holdfast_tests::{TIMEOUT, soak};
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -40,7 +40,7 @@ fn through_damage(cluster: Cluster, reasons: &[&str], interrupt: &Interrupt) -> 
     let before = all()?;
     cluster.hosts.damage(ONE_IN)?;
     let (began_at, lasts) = (Instant::now(), Duration::from_secs(if soak() { 60 } else { 4 }));
-    until("frames were damaged for a while", lasts + PATIENCE, interrupt, || {
+    until("frames were damaged for a while", lasts + TIMEOUT, interrupt, || {
         let now = all()?;
         let damaged = now
             .iter()

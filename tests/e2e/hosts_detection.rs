@@ -7,7 +7,7 @@ use holdfast_lab::Interrupt;
 use holdfast_lab::requirements::*;
 use holdfast_lab::udp::Datagrams;
 use holdfast_lab::until;
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::runner::{Test, alone, cluster};
 use std::time::Duration;
@@ -16,10 +16,10 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         alone(
             "when a host is missed is measured",
-            "service_passes_before_two_patiences_have_passed",
+            "service_passes_before_two_timeouts_have_passed",
             14,
             &[NGINX, NFT],
-            service_passes_before_two_patiences_have_passed,
+            service_passes_before_two_timeouts_have_passed,
         ),
         cluster(
             "planned_ends_wait_for_no_detection",
@@ -39,15 +39,15 @@ const PER_SECOND: u64 = 500;
 /// The serving host is killed under traffic. Its runtimes are given up when it has been
 /// silent for the time-out, and not before. The other host does not wait for a second
 /// time-out, because every host has missed the dead one for that long.
-fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Result<()> {
-    let patience = Duration::from_millis(HOST_MS);
+fn service_passes_before_two_timeouts_have_passed(interrupt: &Interrupt) -> Result<()> {
+    let timeout = Duration::from_millis(HOST_MS);
     let mut cluster = Cluster::start_missing_after(HOST_MS, interrupt)?;
     let [first, second] = cluster.serving()?;
     let (_echo, stream) = cluster.stream(20, PER_SECOND)?;
     cluster.wait_safe()?;
     // A coordinator that has just started first gives every host time to be heard.
     let enough = 1_000 + PER_SECOND * 4 * HOST_MS / 1_000;
-    until("datagrams return for a while", PATIENCE, interrupt, || {
+    until("datagrams return for a while", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > enough).then_some(()))
     })?;
     let dead: Vec<u32> = cluster
@@ -72,7 +72,7 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
         },
     )?;
     let returned = stream.datagrams().returned;
-    until("datagrams return", PATIENCE, interrupt, || {
+    until("datagrams return", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > returned + 300).then_some(()))
     })?;
     let datagrams = stream.finish();
@@ -82,16 +82,13 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     };
     let detected: Vec<Duration> = status.failovers.iter().map(detected).collect();
     // A beat may be on its way when the host dies.
-    let least = patience.mul_f64(0.75);
+    let least = timeout.mul_f64(0.75);
     ensure!(
         detected.len() == dead.len()
-            && detected.iter().all(|detected| *detected > least && *detected < patience * 2),
+            && detected.iter().all(|detected| *detected > least && *detected < timeout * 2),
         "{detected:?}"
     );
-    ensure!(
-        silence > patience && silence < patience * 2,
-        "{silence:?}, detected after {detected:?}"
-    );
+    ensure!(silence > timeout && silence < timeout * 2, "{silence:?}, detected after {detected:?}");
     ensure!(
         datagrams.flows_alive == 20 && (datagrams.doubled, datagrams.changed) == (0, 0),
         "{datagrams:?}"
@@ -141,7 +138,7 @@ fn through(
     cluster.wait_safe()?;
     let go_on = || {
         let returned = stream.datagrams().returned;
-        until("datagrams return", PATIENCE, interrupt, || {
+        until("datagrams return", TIMEOUT, interrupt, || {
             Ok((stream.datagrams().returned > returned + PLANNED.1 / 2).then_some(()))
         })
     };

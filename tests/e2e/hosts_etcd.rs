@@ -8,7 +8,7 @@ use holdfast_lab::hosts::Cut;
 use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::cluster::{Cluster, EQUALS};
 use holdfast_tests::network::VIRTUAL;
 use holdfast_tests::runner::{Test, cluster};
@@ -52,7 +52,7 @@ fn is_same(one: &Leader, other: &Leader) -> bool {
 /// The leader, once every flow would survive a host and every host names the same leader.
 fn safe_leader(cluster: &Cluster) -> Result<Leader> {
     cluster.wait_safe()?;
-    until("every host knows who leads", PATIENCE, cluster.lab.interrupt(), || {
+    until("every host knows who leads", TIMEOUT, cluster.lab.interrupt(), || {
         let leader_on = |name: &str| {
             Ok(cluster.on(name)?.status()?.election.and_then(|election| election.leader))
         };

@@ -7,7 +7,7 @@ use holdfast_lab::Interrupt;
 use holdfast_lab::hosts::Cut;
 use holdfast_lab::requirements::*;
 use holdfast_lab::until;
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::cluster::{Cluster, Second, WITNESS};
 use holdfast_tests::network::VIRTUAL;
 use holdfast_tests::runner::{Test, cluster};
@@ -72,7 +72,7 @@ fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
             networks(status, second) == Some(from_there)
         })?;
         let returned = stream.datagrams().returned;
-        until("datagrams return", PATIENCE, interrupt, || {
+        until("datagrams return", TIMEOUT, interrupt, || {
             Ok((stream.datagrams().returned > returned + 750).then_some(()))
         })?;
         match way {

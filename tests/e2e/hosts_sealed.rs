@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast_control::status::Status;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, link, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::cluster::{Cluster, SERVING, UDP_PORT, WITNESS};
 use holdfast_tests::frames::{Ends, Listener, Sender};
 use holdfast_tests::network::{CLIENT, GIVE_UP, SERVER, VIRTUAL};
@@ -80,7 +80,7 @@ fn is_of(frame: &[u8], host: &str) -> bool {
 fn record_behind(cluster: &Cluster, host: &str, front: usize) -> Result<Vec<Vec<u8>>> {
     let listener = Listener::open(&cluster.hosts.network, &format!("fab-{host}"))?;
     let mut recorded = Vec::new();
-    until(&format!("{host} sends packets to others"), PATIENCE, cluster.lab.interrupt(), || {
+    until(&format!("{host} sends packets to others"), TIMEOUT, cluster.lab.interrupt(), || {
         while let Some(frame) = listener.receive()? {
             let packet = frame.get(front..).unwrap_or_default();
             ensure!(packet.get(12..14) != Some(&NSH), "a packet went out as it is");
@@ -101,7 +101,7 @@ fn provoke(cluster: &Cluster, at: &str, frames: &BTreeMap<&str, Vec<Vec<u8>>>) -
     let sender = Sender::open(&cluster.hosts.network, BRIDGE)?;
     let count = |status: &Status, reason: &str| status.drops.get(reason).copied().unwrap_or(0);
     let before = cluster.on(at)?.status()?;
-    until("everything forged is counted", PATIENCE, cluster.lab.interrupt(), || {
+    until("everything forged is counted", TIMEOUT, cluster.lab.interrupt(), || {
         for frame in frames.values().flatten() {
             sender.send(frame)?;
         }
@@ -273,7 +273,7 @@ fn hosts_that_udp_joins_survive_a_host_and_strangers(interrupt: &Interrupt) -> R
     link::address(stranger, BRIDGE, "10.9.0.200/24")?;
     let socket = stranger.enter(|| UdpSocket::bind("10.9.0.200:7000"))??;
     let before = cluster.on(first)?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
-    until("a stranger's datagrams are counted", PATIENCE, interrupt, || {
+    until("a stranger's datagrams are counted", TIMEOUT, interrupt, || {
         socket.send_to(b"whoever I am", (Ipv4Addr::new(10, 9, 0, 1), UDP_PORT))?;
         let now = cluster.on(first)?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
         Ok((now > before).then_some(()))

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use holdfast_control::status::Status;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{CLIENT, Chain, Network, Options, SERVER, ip};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::sockets::{accepted, begin, exchange, listen, opened};
@@ -88,7 +88,7 @@ fn send_refused(
     let what = format!("`{rule}` has matched");
     network
         .running
-        .wait_for(&what, PATIENCE, network.lab.interrupt(), |status| count(status) > before)?;
+        .wait_for(&what, TIMEOUT, network.lab.interrupt(), |status| count(status) > before)?;
     to.set_nonblocking(true)?;
     let came = to.read(&mut [0; 64]);
     ensure!(
@@ -123,7 +123,7 @@ fn a_pattern_is_found_across_the_death_of_who_saw_its_beginning(
     exchange(client, server)?;
     let (client, server) = &elsewhere;
     send(client, server, b"idden")?;
-    until("the match is in the log", PATIENCE, interrupt, || {
+    until("the match is in the log", TIMEOUT, interrupt, || {
         Ok(network.running.stderr().contains("ips: tcp").then_some(()))
     })?;
     network.stop()

@@ -18,7 +18,7 @@ use holdfast_lab::requirements::{NFT, TRACEROUTE};
 use holdfast_lab::running::Victim;
 use holdfast_lab::topology::HOST_DEVICE;
 use holdfast_lab::{Interrupt, Namespace, programs, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::frames::{self, End, Ends, Listener, Segment, Sender};
 use holdfast_tests::network::{
     CLIENT, Chain, INSIDE, Network, Options, PATIENT, POOL, RECOVERY_LIMIT, SERVER, SIX, ip,
@@ -295,7 +295,7 @@ impl<'a> Stage<'a> {
             }
             Ok(())
         };
-        until("all data are acknowledged", PATIENCE, self.interrupt, || {
+        until("all data are acknowledged", TIMEOUT, self.interrupt, || {
             note(&outside, peer, server, &mut next[0], &mut acknowledged[1])?;
             note(&inside, server, client, &mut next[1], &mut acknowledged[0])?;
             Ok((next == acknowledged).then_some(()))
@@ -310,7 +310,7 @@ impl<'a> Stage<'a> {
         what: &str,
         is_it: impl Fn(End, End, &Segment) -> bool,
     ) -> Result<(End, Segment, Vec<u8>)> {
-        until(what, PATIENCE, self.interrupt, || {
+        until(what, TIMEOUT, self.interrupt, || {
             while let Some(frame) = on.receive()? {
                 if let Some((from, to, segment)) = frames::segment(&frame)
                     && is_it(from, to, &segment)
@@ -325,7 +325,7 @@ impl<'a> Stage<'a> {
     /// Waits until the server's end of a connection is in TIME-WAIT.
     fn waits(&self, server: SocketAddr) -> Result<()> {
         let line = format!("ss -Htn state time-wait sport = :{}", server.port());
-        until("TIME-WAIT", PATIENCE, self.interrupt, || {
+        until("TIME-WAIT", TIMEOUT, self.interrupt, || {
             Ok((!self.outside.namespace.run(&line)?.is_empty()).then_some(()))
         })
     }

@@ -19,7 +19,7 @@ use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{BOTH, LOCAL};
 use holdfast_tests::traffic::{Open, Plan, Traffic};
 use holdfast_tests::verdict::ensure_unbroken;
-use holdfast_tests::{PATIENCE, soak};
+use holdfast_tests::{TIMEOUT, soak};
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -178,7 +178,7 @@ impl Scene {
         }
         let traffic = Traffic::start(&network.topology.client, &network.topology.server, plan)?;
         let wanted = plan.flows + plan.connections;
-        until("flows are there", PATIENCE, interrupt, || {
+        until("flows are there", TIMEOUT, interrupt, || {
             Ok((traffic.sum().flows >= wanted).then_some(()))
         })?;
         let cast = Cast::new(&network.running.status()?)?;
@@ -351,7 +351,7 @@ fn strike_one(
     if signal == Signal::STOP && !target.is_watched() {
         let came = scene.traffic.sum().came;
         let goes_on = || Ok((scene.traffic.sum().came >= came + UNWATCHED).then_some(()));
-        until("datagrams come without it", PATIENCE, interrupt, goes_on)?;
+        until("datagrams come without it", TIMEOUT, interrupt, goes_on)?;
         target.signal(Signal::CONT)?;
     } else {
         replaced(scene, target, everybody.len(), interrupt)?;
@@ -383,7 +383,7 @@ fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result
     let (before, sum) = (scene.traffic.open(), scene.traffic.sum());
     let what = "connections and datagrams go on, and new ones begin";
     let mut still = Vec::new();
-    let begun = until(what, PATIENCE, interrupt, || {
+    let begun = until(what, TIMEOUT, interrupt, || {
         let now = scene.traffic.sum();
         let has_begun =
             now.came > sum.came + 100 && now.flows > sum.flows && now.streams > sum.streams;
@@ -464,7 +464,7 @@ fn at_random(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
         per_second: 300,
         connections: 40,
         next_chunk: Duration::from_millis(50),
-        patience: SAFE_AGAIN,
+        timeout: SAFE_AGAIN,
         ..Plan::default()
     };
     let mut scene = Scene::start(row, Chain::Edge, plan, interrupt)?;
@@ -509,7 +509,7 @@ fn play_round(
         let mut draws = Draws::new(scene.seed, number);
         let (next, signal) = (Instant::now() + draws.time(NEXT_STRIKE), draws.below(STOPS));
         let stands_still = draws.time(STANDS_STILL);
-        until_every(LOOK, "the next strike is due", PATIENCE, interrupt, || {
+        until_every(LOOK, "the next strike is due", TIMEOUT, interrupt, || {
             if wake(episodes)? {
                 known_from = Some(Instant::now() + KNOWN);
             }
@@ -544,7 +544,7 @@ fn play_round(
             }
         }
     }
-    until_every(LOOK, "whoever stands still goes on", STANDS_STILL + PATIENCE, interrupt, || {
+    until_every(LOOK, "whoever stands still goes on", STANDS_STILL + TIMEOUT, interrupt, || {
         wake(episodes)?;
         Ok(episodes.iter().all(|episode| episode.stopped.is_empty()).then_some(()))
     })
@@ -587,7 +587,7 @@ fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
     });
     settled.with_context(|| format!("{hung:?} are hung"))?;
     scene.wait_safe(interrupt)?;
-    until("the box speaks of the flows of datagrams", PATIENCE, interrupt, || {
+    until("the box speaks of the flows of datagrams", TIMEOUT, interrupt, || {
         Ok(scene.are_remembered()?.then_some(()))
     })
 }

@@ -11,7 +11,7 @@ use holdfast_lab::topology::Topology;
 use holdfast_lab::{Interrupt, Lab, link, running, sweep, udp, until};
 use holdfast_tests::network::{self, Chain, INSIDE, Network, Options, SERVER, ip, socket};
 use holdfast_tests::runner::{Test, alone, light};
-use holdfast_tests::{PATIENCE, frames};
+use holdfast_tests::{TIMEOUT, frames};
 use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -62,15 +62,15 @@ fn programs_reach_each_other_through_the_kernel(interrupt: &Interrupt) -> Result
     let _nginx = Nginx::start(&lab, server, "nginx", socket(&format!("{SERVER}:80")), &site)?;
 
     let url = format!("http://{SERVER}/file");
-    let fast = Plan { url: url.clone(), bytes_per_second: None, stalled_after: PATIENCE };
-    let outcome = Download::start(client, &fast)?.finish(PATIENCE, interrupt)?;
+    let fast = Plan { url: url.clone(), bytes_per_second: None, stalled_after: TIMEOUT };
+    let outcome = Download::start(client, &fast)?.finish(TIMEOUT, interrupt)?;
     ensure!(
         outcome.error.is_none() && outcome.sum == sum && outcome.bytes == 3_000_001,
         "{outcome:?}"
     );
     let missing = Plan { url: format!("http://{SERVER}/nothing"), ..fast.clone() };
     ensure!(
-        Download::start(client, &missing)?.finish(PATIENCE, interrupt)?.error.is_some(),
+        Download::start(client, &missing)?.finish(TIMEOUT, interrupt)?.error.is_some(),
         "a 404 is an error"
     );
 
@@ -86,7 +86,7 @@ fn programs_reach_each_other_through_the_kernel(interrupt: &Interrupt) -> Result
         client,
         udp::Plan { server: socket(&format!("{SERVER}:7007")), flows: 4, per_second: 1000 },
     )?;
-    until("500 datagrams return", PATIENCE, interrupt, || {
+    until("500 datagrams return", TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > 500).then_some(()))
     })?;
     let datagrams = stream.finish();
@@ -98,7 +98,7 @@ fn programs_reach_each_other_through_the_kernel(interrupt: &Interrupt) -> Result
 
     let load = programs::read_wrk(
         &programs::wrk(&lab, client, &format!("http://{SERVER}:80/held"), 20, 1)?
-            .finish(PATIENCE, interrupt)?,
+            .finish(TIMEOUT, interrupt)?,
     )?;
     ensure!(
         load.requests > 20 && load.socket_errors + load.timeouts + load.bad_answers == 0,
@@ -173,7 +173,7 @@ fn a_cut_link_breaks_what_it_should(interrupt: &Interrupt) -> Result<()> {
         &topology.client,
         udp::Plan { server: socket(&format!("{SERVER}:7007")), flows: 3, per_second: 300 },
     )?;
-    until("everything is under way", PATIENCE, interrupt, || {
+    until("everything is under way", TIMEOUT, interrupt, || {
         Ok((download.received() > 0 && stream.datagrams().returned > 30).then_some(()))
     })?;
 
@@ -181,7 +181,7 @@ fn a_cut_link_breaks_what_it_should(interrupt: &Interrupt) -> Result<()> {
     let connections = held.verify(interrupt)?;
     ensure!((connections.alive, connections.broken) == (0, 5), "{connections:?}");
     ensure!(connections.broken_by.get("no answer") == Some(&5), "{connections:?}");
-    let outcome = download.finish(PATIENCE, interrupt)?;
+    let outcome = download.finish(TIMEOUT, interrupt)?;
     ensure!(outcome.error.is_some() && outcome.bytes < 5_000_000, "{outcome:?}");
     let datagrams = stream.finish();
     ensure!(
@@ -205,7 +205,7 @@ fn nothing_is_left_after_a_panic(interrupt: &Interrupt) -> Result<()> {
         let names: Vec<String> =
             lab.namespaces().iter().map(|namespace| namespace.name().to_owned()).collect();
         let has_worker = || Ok(Some(topology.server.pids()?).filter(|pids| pids.len() >= 2));
-        let pids = until("nginx has a worker", PATIENCE, interrupt, has_worker).expect("pids");
+        let pids = until("nginx has a worker", TIMEOUT, interrupt, has_worker).expect("pids");
         *seen.lock().expect("not poisoned") = (names, lab.scratch().to_owned(), pids);
         // Leaked on purpose: the namespace's end must be nginx's end too.
         std::mem::forget(nginx);
@@ -253,7 +253,7 @@ fn a_bad_checksum_is_not_delivered(interrupt: &Interrupt) -> Result<()> {
     let (_lab, topology) = kernel_network(interrupt)?;
     let server =
         topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
-    server.set_read_timeout(Some(PATIENCE))?;
+    server.set_read_timeout(Some(TIMEOUT))?;
     let sender = frames::Sender::open(&topology.client, "eth0")?;
     let ends = frames::Ends {
         from_mac: link::mac(&topology.client, "eth0")?,

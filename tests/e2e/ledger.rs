@@ -13,7 +13,7 @@ use holdfast_tests::network::{Chain, Network, Options, socket};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{BOTH, LOCAL, kill_worker};
 use holdfast_tests::traffic::{Plan, Traffic};
-use holdfast_tests::{PATIENCE, soak};
+use holdfast_tests::{TIMEOUT, soak};
 use rustix::process::Signal;
 
 /// A state server assigns the ports, and is killed with every runtime; flows have
@@ -202,9 +202,12 @@ fn start(protection: &'static str, interrupt: &Interrupt) -> Result<(Network, Tr
     let network = Network::start(&options, interrupt)?;
     let traffic =
         Traffic::start(&network.topology.client, &network.topology.server, Plan::default())?;
-    until("flows are there", PATIENCE, interrupt, || {
-        Ok((traffic.sum().flows >= 110).then_some(()))
-    })?;
+    until(
+        "flows are there",
+        TIMEOUT,
+        interrupt,
+        || Ok((traffic.sum().flows >= 110).then_some(())),
+    )?;
     Ok((network, traffic))
 }
 
@@ -246,7 +249,7 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
                     && sum.flows >= before.flows + 5
                     && sum.streams > before.streams + 2
             };
-            until("flows go on, and new ones begin", PATIENCE, interrupt, || {
+            until("flows go on, and new ones begin", TIMEOUT, interrupt, || {
                 Ok(has_gone_on(traffic.sum()).then_some(()))
             })?;
             let compared = compare(&network, &traffic)?;
@@ -279,7 +282,7 @@ fn has_no_gap(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
         let has_gone_on = |sum: Sum| {
             sum.came > before.came + 50 && sum.flows > before.flows && sum.streams > before.streams
         };
-        until("flows go on, and new ones begin", PATIENCE, interrupt, || {
+        until("flows go on, and new ones begin", TIMEOUT, interrupt, || {
             Ok(has_gone_on(traffic.sum()).then_some(()))
         })?;
         let compared = compare(&network, &traffic)?;
@@ -299,7 +302,7 @@ fn the_ledger_does_not_balance_under_none(interrupt: &Interrupt) -> Result<()> {
     let (network, traffic) = start("none", interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;
     let changed = || traffic.wrong().iter().any(|wrong| wrong.starts_with("MappingChanged"));
-    until("a mapping has changed", PATIENCE, interrupt, || Ok(changed().then_some(())))?;
+    until("a mapping has changed", TIMEOUT, interrupt, || Ok(changed().then_some(())))?;
     drop(traffic);
     network.stop()
 }

@@ -6,7 +6,7 @@ use holdfast_control::status::{Process, Protected, Status};
 use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::transfer::LongDownload;
@@ -147,10 +147,10 @@ fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
     signal_pid(last.pid, Signal::STOP)?;
     // No status query is answered until the guard has killed the manager: the end of its
     // process shows it.
-    until("the guard ends it", PATIENCE, interrupt, || {
+    until("the guard ends it", TIMEOUT, interrupt, || {
         Ok((!network.topology.router.pids()?.contains(&last.pid)).then_some(()))
     })?;
-    wait_for_next(&network, &last, PATIENCE, interrupt)?;
+    wait_for_next(&network, &last, TIMEOUT, interrupt)?;
     network.wait_protected()?;
     ensure_nobody_else_changed(&before, &network.running.status()?)?;
     ensure_unbroken(&held, interrupt)?;
@@ -173,7 +173,7 @@ fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
     };
     for _ in 0..7 {
         signal_pid(last, Signal::KILL)?;
-        last = until("the next life begins", PATIENCE, interrupt, || {
+        last = until("the next life begins", TIMEOUT, interrupt, || {
             Ok(network
                 .topology
                 .router

@@ -41,21 +41,21 @@ const STANDS_US: u64 = 350_000;
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         alone(
-            "somebody dies before another one loses patience, in 100 ms",
+            "somebody dies within another one's time-out, in 100 ms",
             "the_source_dies_at_each_step",
             6,
             &[NGINX, CURL],
             |interrupt| at_each_step(Victim::Source, interrupt),
         ),
         alone(
-            "somebody dies before another one loses patience, in 100 ms",
+            "somebody dies within another one's time-out, in 100 ms",
             "the_target_dies_at_each_step",
             6,
             &[NGINX, CURL],
             |interrupt| at_each_step(Victim::Target, interrupt),
         ),
         alone(
-            "somebody dies before another one loses patience, in 100 ms",
+            "somebody dies within another one's time-out, in 100 ms",
             "the_switch_dies_at_each_step",
             6,
             &[NGINX, CURL],

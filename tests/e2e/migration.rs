@@ -9,7 +9,7 @@ use holdfast_lab::process::signal_pid;
 use holdfast_lab::programs;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{
     Chain, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, many,
 };
@@ -152,7 +152,7 @@ fn a_drained_runtime_ends_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     let is_drained = |status: &Status| {
         status.runtime(victim.id).is_some_and(|process| process.state == "drained")
     };
-    network.running.wait_for("it is drained", PATIENCE, interrupt, is_drained)?;
+    network.running.wait_for("it is drained", TIMEOUT, interrupt, is_drained)?;
     let status = network.running.status()?;
     ensure!(status.failovers.is_empty(), "to be drained is no failure: {:?}", status.failovers);
     network.wait_protected()?;

@@ -5,7 +5,7 @@ use crate::manager::kill_manager;
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::Status;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{CLIENT, Chain, Network, Options, SERVER, ip};
 use holdfast_tests::runner::{Test, light};
 use std::net::{SocketAddr, UdpSocket};
@@ -74,7 +74,7 @@ impl Meter {
 
     /// Sends until the burst has arrived.
     fn use_up(&mut self, interrupt: &Interrupt) -> Result<()> {
-        until("a burst arrives", PATIENCE, interrupt, || {
+        until("a burst arrives", TIMEOUT, interrupt, || {
             self.send(5)?;
             Ok((self.arrived >= self.burst).then_some(()))
         })
@@ -109,7 +109,7 @@ fn a_rate_is_kept_by_all_runtimes_together_and_across_deaths(interrupt: &Interru
     })?;
     source.send(1)?;
     flow.send(1)?;
-    network.running.wait_for("what exceeds is counted", PATIENCE, interrupt, |status| {
+    network.running.wait_for("what exceeds is counted", TIMEOUT, interrupt, |status| {
         exceeding(status) > dropped + 500
     })?;
     network.stop()

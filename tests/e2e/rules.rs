@@ -15,7 +15,7 @@ use holdfast_tests::network::{
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::sockets::{accepted, begin, exchange, listen, opened};
 use holdfast_tests::verdict::ensure_unbroken;
-use holdfast_tests::{PATIENCE, binary};
+use holdfast_tests::{TIMEOUT, binary};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -277,7 +277,7 @@ fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Re
             };
             until(
                 "the sender of a datagram hears that it is prohibited",
-                PATIENCE,
+                TIMEOUT,
                 interrupt,
                 || {
                     let told = socket.send(b"anybody").and_then(|_| socket.recv(&mut [0; 16]));
@@ -299,7 +299,7 @@ fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Re
     };
     let status = network.running.wait_for(
         "rejections are counted at their rules",
-        PATIENCE,
+        TIMEOUT,
         interrupt,
         |status| [REJECTS_TCP, REJECTS_UDP].iter().all(|rule| counted(status, rule) >= Some(2)),
     )?;
@@ -314,7 +314,7 @@ fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Re
                 at(own, number),
                 at(peer, to)
             );
-            until(&line, PATIENCE, interrupt, || {
+            until(&line, TIMEOUT, interrupt, || {
                 Ok(network.running.stderr().contains(&line).then_some(()))
             })?;
         }

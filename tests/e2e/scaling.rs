@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use holdfast_control::status::{STATE_RUNNING, Status};
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, keepalive, udp};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, many, socket};
 use holdfast_tests::runner::{Test, alone};
 use holdfast_tests::verdict::ensure_unbroken;
@@ -101,7 +101,7 @@ fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Res
         Ok(((datagrams.lost, datagrams.changed) == (0, 0)).then_some(()))
     })?;
     let ledger = numbered()?;
-    holdfast_lab::until("numbered datagrams return", PATIENCE, interrupt, || {
+    holdfast_lab::until("numbered datagrams return", TIMEOUT, interrupt, || {
         Ok((ledger.datagrams().returned > 0).then_some(()))
     })?;
     let status = network.running.status()?;

@@ -4,7 +4,7 @@
 use crate::network::{
     self, Chain, HELD_BODY, Options, RECOVERY_LIMIT, SERVER, SERVER_2, UNHURRIED, socket,
 };
-use crate::{PATIENCE, binary};
+use crate::{TIMEOUT, binary};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{self, Leader, Protected, Status};
 use holdfast_lab::etcd::Etcd;
@@ -392,7 +392,7 @@ impl Cluster {
             Some(tls) => self.join(&control_of(SERVING[0]), name, &tls)?,
         };
         let can_be_asked = || Ok(running.control().exists().then_some(()));
-        until(&format!("{name} can be asked"), PATIENCE, self.lab.interrupt(), can_be_asked)?;
+        until(&format!("{name} can be asked"), TIMEOUT, self.lab.interrupt(), can_be_asked)?;
         let place = self
             .boxes
             .iter_mut()
@@ -464,7 +464,7 @@ impl Cluster {
         let before = answers(process);
         process.signal(Signal::HUP)?;
         let has_read = |process: &Process| Ok((answers(process) > before).then_some(()));
-        process.wait_while_running("the keys are read", PATIENCE, &interrupt, has_read)
+        process.wait_while_running("the keys are read", TIMEOUT, &interrupt, has_read)
     }
 
     /// Kills every process of a host at once, like a power cut. Waits until the
@@ -476,7 +476,7 @@ impl Cluster {
             let _ = signal_pid(pid, Signal::KILL);
         }
         let namespace = self.namespace(name)?.clone();
-        until("the host is dead", PATIENCE, self.lab.interrupt(), || {
+        until("the host is dead", TIMEOUT, self.lab.interrupt(), || {
             Ok(namespace.pids()?.is_empty().then_some(()))
         })?;
         let place = self
@@ -498,7 +498,7 @@ impl Cluster {
             .find(|(other, _)| *other == name)
             .context("a host of the cluster")?;
         let mut running = place.1.take().with_context(|| format!("{name} is dead"))?;
-        let status = running.stop(PATIENCE, self.lab.interrupt())?;
+        let status = running.stop(TIMEOUT, self.lab.interrupt())?;
         ensure!(status.success(), "SIGTERM ended {name} with {status}");
         Ok(())
     }
@@ -608,7 +608,7 @@ impl Cluster {
     pub fn stop(mut self) -> Result<()> {
         for (name, running) in &mut self.boxes {
             if let Some(running) = running {
-                let status = running.stop(PATIENCE, self.lab.interrupt())?;
+                let status = running.stop(TIMEOUT, self.lab.interrupt())?;
                 ensure!(status.success(), "SIGTERM ended {name} with {status}");
             }
         }

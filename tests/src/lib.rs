@@ -29,7 +29,7 @@ pub use holdfast_lab::daemon::binary;
 use std::time::Duration;
 
 /// Time limit for steps that should take a moment on a busy machine of two cores.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// True if tests run in their full form, with `HOLDFAST_SOAK` set: kills by the hundred,
 /// and numbers that rest for the default time. The short form runs on every change.

@@ -316,7 +316,7 @@ impl Network {
 
     /// Stops the box and checks its exit status.
     pub fn stop(mut self) -> Result<()> {
-        let status = self.running.stop(crate::PATIENCE, self.lab.interrupt())?;
+        let status = self.running.stop(crate::TIMEOUT, self.lab.interrupt())?;
         ensure!(
             status.success(),
             "SIGTERM ended the box with {status}: {}",
@@ -383,7 +383,7 @@ pub fn stream(
     let address = socket(&format!("{SERVER}:7007"));
     let echo = udp::Echo::start(server, address)?;
     let stream = udp::Stream::start(client, udp::Plan { server: address, flows, per_second })?;
-    holdfast_lab::until("datagrams return", crate::PATIENCE, interrupt, || {
+    holdfast_lab::until("datagrams return", crate::TIMEOUT, interrupt, || {
         Ok((stream.datagrams().returned > 0).then_some(()))
     })?;
     Ok((echo, stream))

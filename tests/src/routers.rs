@@ -129,7 +129,7 @@ impl Router {
             Kind::Frr => {
                 self.daemon("zebra", &[])?;
                 let socket = self.home.join("zserv.api");
-                until("zebra listens", crate::PATIENCE, &self.interrupt, || {
+                until("zebra listens", crate::TIMEOUT, &self.interrupt, || {
                     Ok(socket.exists().then_some(()))
                 })?;
                 let control = self.home.join("bfdd.sock");
@@ -137,7 +137,7 @@ impl Router {
             }
         }
         let interrupt = self.interrupt.clone();
-        until_every(ASK_INTERVAL, "the router answers", crate::PATIENCE, &interrupt, || {
+        until_every(ASK_INTERVAL, "the router answers", crate::TIMEOUT, &interrupt, || {
             let ended = self
                 .processes
                 .iter_mut()
@@ -228,7 +228,7 @@ impl Router {
     pub fn kill(&mut self) -> Result<()> {
         for mut process in self.processes.drain(..) {
             process.signal(Signal::KILL)?;
-            until("the router ends", crate::PATIENCE, &self.interrupt, || process.try_wait())?;
+            until("the router ends", crate::TIMEOUT, &self.interrupt, || process.try_wait())?;
         }
         // Files and sockets that the processes leave behind.
         for name in [

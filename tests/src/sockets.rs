@@ -2,7 +2,7 @@
 //! silently when their host crashes. Packets can be held before an end's kernel sees
 //! them.
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use anyhow::{Context, Result, ensure};
 use holdfast_lab::{Interrupt, Namespace, until};
 use nix::sys::socket::{setsockopt, sockopt::TcpRepair};
@@ -45,7 +45,7 @@ pub fn begin(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> Result<
 /// The connection is refused, or there is no answer in time.
 pub fn opened(stream: &TcpStream, interrupt: &Interrupt) -> Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    until("a connection opens", PATIENCE, interrupt, || {
+    until("a connection opens", TIMEOUT, interrupt, || {
         let is_ready = poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&now))
             .is_ok_and(|ready| ready > 0);
         match stream.take_error()? {
@@ -59,8 +59,8 @@ pub fn opened(stream: &TcpStream, interrupt: &Interrupt) -> Result<()> {
 fn patient(stream: &TcpStream) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream.set_write_timeout(Some(PATIENCE))?)
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    Ok(stream.set_write_timeout(Some(TIMEOUT))?)
 }
 
 /// Listens, without waiting for a connection.
@@ -80,7 +80,7 @@ pub fn listen(namespace: &Namespace, at: SocketAddr) -> Result<TcpListener> {
 /// No connection comes in time.
 pub fn accepted(listener: &TcpListener, interrupt: &Interrupt) -> Result<TcpStream> {
     let stream =
-        until("a connection is accepted", PATIENCE, interrupt, || match listener.accept() {
+        until("a connection is accepted", TIMEOUT, interrupt, || match listener.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error).context("accepting a connection"),

@@ -52,7 +52,7 @@ pub struct Plan {
     /// Time between two chunks of a connection, in each direction.
     pub next_chunk: Duration,
     /// A connection that is not opened within this time is broken.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Plan {
@@ -66,7 +66,7 @@ impl Default for Plan {
             per_second: 600,
             connections: 6,
             next_chunk: Duration::from_millis(10),
-            patience: GIVE_UP,
+            timeout: GIVE_UP,
         }
     }
 }
@@ -377,7 +377,7 @@ fn open_streams(plan: Plan, is_short: bool, at: u32, shared: &Shared) {
         let flow = shared.new_flow();
         shared.book().open_stream(flow);
         let opened =
-            TcpStream::connect_timeout(&plan.streams, plan.patience).and_then(|mut stream| {
+            TcpStream::connect_timeout(&plan.streams, plan.timeout).and_then(|mut stream| {
                 let port = stream.local_addr()?.port();
                 shared.open().insert(port, flow);
                 stream.write_all(&flow.to_be_bytes()).map(|()| (stream, port))
@@ -446,7 +446,7 @@ fn read_flow(stream: &mut TcpStream, plan: Plan, shared: &Shared) -> Option<u32>
             Ok(0) => return None,
             Ok(len) => got += len,
             Err(error) if error.kind() != ErrorKind::WouldBlock => return None,
-            Err(_) if since.elapsed() > plan.patience || shared.over.load(Ordering::Relaxed) => {
+            Err(_) if since.elapsed() > plan.timeout || shared.over.load(Ordering::Relaxed) => {
                 return None;
             }
             Err(_) => {}

@@ -3,7 +3,7 @@
 //! the bytes that have arrived.
 
 use crate::network::{GIVE_UP, Network, SERVER};
-use crate::{PATIENCE, network};
+use crate::{TIMEOUT, network};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::Status;
 use holdfast_lab::download::{Download, Plan};
@@ -82,7 +82,7 @@ impl LongDownload {
         let download = Download::start(client, &plan)?;
         let is_under_way =
             || Ok((download.received() > UNDER_WAY.min(bytes_per_second / 4)).then_some(()));
-        until("the download is under way", PATIENCE, interrupt, is_under_way)?;
+        until("the download is under way", TIMEOUT, interrupt, is_under_way)?;
         let seen = download.received();
         Ok(LongDownload { download, seen })
     }
@@ -99,7 +99,7 @@ impl LongDownload {
 
     /// Waits until more bytes have arrived than at the last call, or since the start.
     pub fn goes_on(&mut self, interrupt: &Interrupt) -> Result<()> {
-        until("the download goes on", PATIENCE, interrupt, || {
+        until("the download goes on", TIMEOUT, interrupt, || {
             Ok((self.download.received() > self.seen).then_some(()))
         })?;
         self.seen = self.download.received();
@@ -117,7 +117,7 @@ impl LongDownload {
             !self.download.is_over()?,
             "the download was over before the last failure: nothing was shown"
         );
-        let outcome = self.download.stop(PATIENCE, interrupt)?;
+        let outcome = self.download.stop(TIMEOUT, interrupt)?;
         let sum = nginx::sum_of(File::open(file()?)?.take(outcome.bytes))?;
         ensure!(
             outcome.error.is_none() && outcome.sum == sum,
@@ -170,7 +170,7 @@ impl LongIperf3 {
         let flows = |status: &Status| status.runtimes().map(|process| process.flows).sum::<u64>();
         network.running.wait_for(
             "the flows are there",
-            PATIENCE,
+            TIMEOUT,
             network.lab.interrupt(),
             |status| flows(status) >= 2,
         )?;
@@ -198,10 +198,10 @@ impl LongIperf3 {
         self.goes_on(network)?;
         // On SIGINT the client tells its server and counts what has arrived.
         self.client.signal(Signal::INT)?;
-        self.client.wait(PATIENCE, network.lab.interrupt())?;
+        self.client.wait(TIMEOUT, network.lab.interrupt())?;
         let receiver = if self.reverse { &mut self.client } else { &mut self.server };
         if !self.reverse {
-            receiver.wait(PATIENCE, network.lab.interrupt())?;
+            receiver.wait(TIMEOUT, network.lab.interrupt())?;
         }
         Iperf3::read(&receiver.stdout())
     }

@@ -13,7 +13,6 @@ use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use tokio::time::timeout;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
@@ -132,11 +131,11 @@ impl Client {
 
     fn wait_for<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         answer: impl Future<Output = Result<T, tonic::Status>>,
     ) -> Result<T, Failure> {
         let Asking { door, runtime, .. } = &*self.0;
-        let answered = runtime.block_on(async { timeout(patience, answer).await });
+        let answered = runtime.block_on(async { tokio::time::timeout(timeout, answer).await });
         answered.map_err(|_| door.late())?.map_err(|status| door.refusal(&status))
     }
 

@@ -7,7 +7,7 @@
 use crate::endpoint::Endpoint;
 use crate::exit::{self, Failure};
 use crate::tls::{Identity, TlsPaths};
-use crate::{BUSY, PATIENCE, check_path, find};
+use crate::{BUSY, TIMEOUT, check_path, find};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::Code;
@@ -164,7 +163,7 @@ impl Door {
                 let tls =
                     Identity::load(tls).and_then(|identity| identity.client()).map_err(wrong)?;
                 let connecting = connect_tls(&endpoint.host, endpoint.port, tls);
-                self.channel_to(format!("https://{endpoint}"), PATIENCE * 2, PATIENCE, connecting)
+                self.channel_to(format!("https://{endpoint}"), TIMEOUT * 2, TIMEOUT, connecting)
                     .await
             }
         }
@@ -174,13 +173,13 @@ impl Door {
         &self,
         uri: String,
         silence: Duration,
-        patience: Duration,
+        timeout: Duration,
         connecting: impl Future<Output = std::io::Result<S>>,
     ) -> Result<Channel, Failure>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let stream = match timeout(patience, connecting).await {
+        let stream = match tokio::time::timeout(timeout, connecting).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(self.failure(&error)),
             Err(_) => return Err(self.late()),
@@ -188,7 +187,7 @@ impl Door {
         let broken = |error: tonic::transport::Error| self.broken(&error.to_string());
         let channel = Channel::from_shared(uri).map_err(|error| self.broken(&error.to_string()))?;
         let channel = channel
-            .http2_keep_alive_interval(PATIENCE)
+            .http2_keep_alive_interval(TIMEOUT)
             .keep_alive_timeout(silence)
             .keep_alive_while_idle(true);
         channel_over(stream, channel).await.map_err(broken)

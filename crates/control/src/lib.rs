@@ -51,7 +51,7 @@ pub const MAX_ANSWER: usize = 64 << 20;
 pub const FLOWS_PER_ANSWER: u32 = 1_000;
 /// Time-out of a client's request and of its reading an answer, and of the packet loop's
 /// answer.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time-out of a box that moves many flows and may be too busy to report.
 pub const BUSY: Duration = Duration::from_secs(60);
 /// Longest path of a Unix socket: `sun_path` without its final zero (unix(7)).

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Files for TLS: the authority's certificate, and the member's own with its key. Clients
 /// must show a certificate of the same authority.
@@ -122,7 +122,7 @@ impl Etcd {
             .context("`make setup` installs etcd (Debian's etcd-server)")?;
         let address = self.address;
         let listens = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
-        process.wait_while_running("etcd listens", PATIENCE, interrupt, |_| {
+        process.wait_while_running("etcd listens", TIMEOUT, interrupt, |_| {
             let listens = self
                 .namespace
                 .as_ref()
@@ -142,6 +142,6 @@ impl Etcd {
     pub fn kill(&mut self, interrupt: &Interrupt) -> Result<()> {
         self.signal(Signal::KILL)?;
         let Some(mut process) = self.process.take() else { return Ok(()) };
-        until("etcd ends", PATIENCE, interrupt, || process.try_wait()).map(drop)
+        until("etcd ends", TIMEOUT, interrupt, || process.try_wait()).map(drop)
     }
 }

@@ -139,8 +139,8 @@ impl Hub {
     }
 
     /// Makes the hub one of several, which serves no ports before it is told to.
-    pub fn join(&mut self, hosts: u16, patience: u64, now: u64) {
-        self.manager.join(hosts, self.slots.len() as u16, patience, now);
+    pub fn join(&mut self, hosts: u16, timeout: u64, now: u64) {
+        self.manager.join(hosts, self.slots.len() as u16, timeout, now);
         self.local = Some(Vec::new());
         self.slots.iter_mut().for_each(|slot| slot.is_serving = false);
     }

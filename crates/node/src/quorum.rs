@@ -88,7 +88,7 @@ struct Own {
 #[derive(Debug)]
 pub struct Quorum {
     me: u16,
-    patience: u64,
+    timeout: u64,
     began_at: u64,
     others: Vec<Option<Heard>>,
     /// By host, the time at which it was last heard. An earlier incarnation of this
@@ -108,15 +108,15 @@ pub fn is_majority(part: u16, hosts: u16) -> bool {
 }
 
 impl Quorum {
-    /// The quorum at host `me` of so many, with so many switches. `patience`: the
+    /// The quorum at host `me` of so many, with so many switches. `timeout`: the
     /// time-out, ns.
-    pub fn new(me: u16, hosts: u16, switches: u16, patience: u64, now: u64) -> Quorum {
+    pub fn new(me: u16, hosts: u16, switches: u16, timeout: u64, now: u64) -> Quorum {
         let others = vec![None; usize::from(hosts)];
         let services = vec![Own::default(); usize::from(switches)];
         let heard_at = vec![now; usize::from(hosts)];
         Quorum {
             me,
-            patience,
+            timeout,
             began_at: now,
             others,
             heard_at,
@@ -146,8 +146,8 @@ impl Quorum {
     }
 
     /// The time-out, ns.
-    pub fn patience(&self) -> u64 {
-        self.patience
+    pub fn timeout(&self) -> u64 {
+        self.timeout
     }
 
     /// Sets how many of a switch's ports have links that are up here. The others hear of
@@ -187,7 +187,7 @@ impl Quorum {
 
     fn is_heard_by(&self, heard: &Heard, now: u64) -> bool {
         // An echo of an earlier incarnation's beat does not count.
-        heard.echo >= self.began_at && now.saturating_sub(heard.echo) <= self.patience
+        heard.echo >= self.began_at && now.saturating_sub(heard.echo) <= self.timeout
     }
 
     /// The hosts that are connected to this one, itself included, a bit each.
@@ -239,7 +239,7 @@ impl Quorum {
         // An age is a time of the other's clock, so it is capped: beyond two time-outs
         // its length does not matter.
         let had = |host: usize| {
-            now.saturating_sub(beat.ages.get(host).map_or(0, |age| *age.min(&(2 * self.patience))))
+            now.saturating_sub(beat.ages.get(host).map_or(0, |age| *age.min(&(2 * self.timeout))))
         };
         let had = (0..self.heard_at.len()).map(had).collect();
         // Echoes of the manager's earlier incarnation count as long as they would have:
@@ -281,7 +281,7 @@ impl Quorum {
         }
         let since = own.known_since.unwrap_or(now);
         self.services[switch].known_since = Some(since);
-        if now.saturating_sub(since) <= self.longer_patience() && !self.is_alone(switch, now) {
+        if now.saturating_sub(since) <= self.longer_timeout() && !self.is_alone(switch, now) {
             return None;
         }
         let own = &mut self.services[switch];
@@ -291,8 +291,8 @@ impl Quorum {
     }
 
     /// The time-out with a margin, because clocks do not run equally fast.
-    fn longer_patience(&self) -> u64 {
-        self.patience + self.patience / 8
+    fn longer_timeout(&self) -> u64 {
+        self.timeout + self.timeout / 8
     }
 
     /// True if no host serves in an earlier term: more than half know the latest term,
@@ -313,7 +313,7 @@ impl Quorum {
         };
         // An echo of a time was sent later.
         let said_at = are_idle().map(|heard| heard.echo).fold(now, u64::min);
-        let is_over = |had: u64| had + self.longer_patience() < said_at;
+        let is_over = |had: u64| had + self.longer_timeout() < said_at;
         let is_gone = |host: usize| {
             is_over(self.heard_at[host]) && are_idle().all(|heard| is_over(heard.had[host]))
         };
@@ -326,7 +326,7 @@ impl Quorum {
         if now < self.next_beat {
             return None;
         }
-        self.next_beat = now + self.patience / 6;
+        self.next_beat = now + self.timeout / 6;
         let echoes =
             self.others.iter().map(|heard| heard.as_ref().map_or(0, |heard| heard.sent)).collect();
         let ages = self.heard_at.iter().map(|at| now.saturating_sub(*at)).collect();
@@ -352,7 +352,7 @@ impl Quorum {
 mod tests {
     use super::*;
 
-    const PATIENCE: u64 = 600;
+    const TIMEOUT: u64 = 600;
     const SWITCHES: u16 = 2;
 
     /// Hosts whose beats arrive at once where the link is not cut. Their clocks begin at
@@ -370,9 +370,7 @@ mod tests {
             let offsets: Vec<u64> =
                 (0..u64::from(count)).map(|host| 10_000 * (host * 7 % 5 + 1)).collect();
             let quorums = (0..count)
-                .map(|host| {
-                    Quorum::new(host, count, SWITCHES, PATIENCE, offsets[usize::from(host)])
-                })
+                .map(|host| Quorum::new(host, count, SWITCHES, TIMEOUT, offsets[usize::from(host)]))
                 .collect();
             Hosts { quorums, offsets, cut: Vec::new(), stopped: Vec::new(), late: Vec::new() }
         }
@@ -430,7 +428,7 @@ mod tests {
     fn the_first_term_begins_at_once() {
         let mut hosts = Hosts::new(3);
         hosts.give(0, 1, &[0, 1, 2]);
-        hosts.run(0, 3 * PATIENCE / 6);
+        hosts.run(0, 3 * TIMEOUT / 6);
         assert_eq!(hosts.serving(), [0]);
     }
 
@@ -457,7 +455,7 @@ mod tests {
         hosts.run(1000, 1100);
         assert_eq!(hosts.serving(), [0]);
         hosts.stopped = vec![1, 2];
-        hosts.run(1100, 1200 + PATIENCE);
+        hosts.run(1100, 1200 + TIMEOUT);
         assert_eq!(hosts.serving(), [0; 0]);
     }
 
@@ -471,9 +469,9 @@ mod tests {
         assert!(hosts.quorums[0].may_serve_at(1000 + hosts.offsets[0]));
         hosts.stopped.push(0);
         hosts.give(1, 2, &[1, 2]);
-        hosts.run(1000, 1000 + 3 * PATIENCE);
+        hosts.run(1000, 1000 + 3 * TIMEOUT);
         assert_eq!(hosts.serving(), [1]);
-        let now = 1000 + 3 * PATIENCE + hosts.offsets[0];
+        let now = 1000 + 3 * TIMEOUT + hosts.offsets[0];
         assert!(hosts.quorums[0].serves(0) && !hosts.quorums[0].may_serve_at(now));
     }
 
@@ -486,14 +484,14 @@ mod tests {
         hosts.run(0, 1000);
         hosts.stopped.push(0);
         hosts.give(1, 2, &[1, 2]);
-        hosts.run(1000, 1000 + PATIENCE);
+        hosts.run(1000, 1000 + TIMEOUT);
         assert_eq!(hosts.serving(), [0; 0]);
-        hosts.run(1000 + PATIENCE, 1000 + 2 * PATIENCE);
+        hosts.run(1000 + TIMEOUT, 1000 + 2 * TIMEOUT);
         assert_eq!(hosts.serving(), [1]);
         // The host comes back from a standstill: it does not serve for a moment, and
         // never again in its old term.
         hosts.stopped.clear();
-        hosts.run(1000 + 2 * PATIENCE, 1000 + 6 * PATIENCE);
+        hosts.run(1000 + 2 * TIMEOUT, 1000 + 6 * TIMEOUT);
         assert_eq!(hosts.serving(), [1]);
     }
 
@@ -508,17 +506,17 @@ mod tests {
         assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![1], vec![2]));
         hosts.stopped.push(2);
         hosts.give_switch(1, 1, 2, &[0, 1]);
-        hosts.run(1000, 1000 + PATIENCE);
+        hosts.run(1000, 1000 + TIMEOUT);
         assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![1], vec![]));
-        hosts.run(1000 + PATIENCE, 1000 + 2 * PATIENCE);
+        hosts.run(1000 + TIMEOUT, 1000 + 2 * TIMEOUT);
         assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![1], vec![1]));
         hosts.stopped.clear();
-        hosts.run(1000 + 2 * PATIENCE, 1000 + 4 * PATIENCE);
+        hosts.run(1000 + 2 * TIMEOUT, 1000 + 4 * TIMEOUT);
         assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![1], vec![1]));
         hosts.cut = vec![(1, 0), (1, 2)];
         hosts.give_switch(0, 2, 2, &[0, 2]);
         hosts.give_switch(1, 0, 3, &[0, 2]);
-        hosts.run(1000 + 4 * PATIENCE, 1000 + 8 * PATIENCE);
+        hosts.run(1000 + 4 * TIMEOUT, 1000 + 8 * TIMEOUT);
         assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![2], vec![0]));
     }
 
@@ -534,16 +532,16 @@ mod tests {
             hosts.run(0, 1000);
             hosts.cut = cut.clone();
             hosts.give(1, 2, &[1, 2]);
-            hosts.run(1000, 1000 + 3 * PATIENCE);
+            hosts.run(1000, 1000 + 3 * TIMEOUT);
             assert_eq!(hosts.serving(), [1], "{cut:?}");
             for (from, to, beat) in core::mem::take(&mut hosts.late) {
-                let now = 1000 + 3 * PATIENCE + hosts.offsets[to];
+                let now = 1000 + 3 * TIMEOUT + hosts.offsets[to];
                 hosts.quorums[to].handle_beat(from as u16, &beat, now);
             }
-            hosts.run(1000 + 3 * PATIENCE, 1000 + 4 * PATIENCE);
+            hosts.run(1000 + 3 * TIMEOUT, 1000 + 4 * TIMEOUT);
             assert_eq!(hosts.serving(), [1], "{cut:?}");
             hosts.cut.clear();
-            hosts.run(1000 + 4 * PATIENCE, 1000 + 8 * PATIENCE);
+            hosts.run(1000 + 4 * TIMEOUT, 1000 + 8 * TIMEOUT);
             assert_eq!(hosts.serving(), [1], "{cut:?}");
         }
     }
@@ -561,7 +559,7 @@ mod tests {
             .filter(|(a, b)| ![*a, *b].contains(&3))
             .collect();
         hosts.give(1, 2, &[1]);
-        hosts.run(1000, 1000 + 4 * PATIENCE);
+        hosts.run(1000, 1000 + 4 * TIMEOUT);
         assert_eq!(hosts.serving(), [1]);
     }
 
@@ -575,7 +573,7 @@ mod tests {
             assert_eq!(hosts.serving(), [0]);
             hosts.stopped.push(dead);
             hosts.give(1 - dead as u16, 2, &[1 - dead]);
-            hosts.run(1000, 1000 + 4 * PATIENCE);
+            hosts.run(1000, 1000 + 4 * TIMEOUT);
             assert_eq!(hosts.serving(), living);
         }
     }
@@ -588,9 +586,9 @@ mod tests {
         hosts.give(0, 1, &[0, 1, 2]);
         hosts.run(0, 1000);
         hosts.stopped.push(0);
-        hosts.run(1000, 1000 + PATIENCE);
+        hosts.run(1000, 1000 + TIMEOUT);
         hosts.give(1, 2, &[1, 2]);
-        hosts.run(1000 + PATIENCE, 1000 + 3 * PATIENCE / 2);
+        hosts.run(1000 + TIMEOUT, 1000 + 3 * TIMEOUT / 2);
         assert_eq!(hosts.serving(), [1]);
     }
 
@@ -605,15 +603,15 @@ mod tests {
         hosts.run(0, 1000);
         hosts.cut = vec![(0, 1), (1, 0), (2, 0)];
         hosts.give(1, 2, &[1, 2]);
-        hosts.run(1000, 1000 + PATIENCE / 2);
-        let now = 1000 + PATIENCE / 2 + hosts.offsets[2];
+        hosts.run(1000, 1000 + TIMEOUT / 2);
+        let now = 1000 + TIMEOUT / 2 + hosts.offsets[2];
         let known: Vec<u32> =
             hosts.quorums[2].take_news().map(Iterator::collect).unwrap_or_default();
         assert_eq!((known, hosts.quorums[2].take_news().is_some()), (vec![2, 0], false));
-        hosts.quorums[2] = Quorum::new(2, 3, SWITCHES, PATIENCE, now);
+        hosts.quorums[2] = Quorum::new(2, 3, SWITCHES, TIMEOUT, now);
         hosts.quorums[2].remember(0, 2);
         hosts.cut = vec![(0, 1), (1, 0), (2, 1)];
-        hosts.run(1000 + PATIENCE / 2, 1000 + 3 * PATIENCE);
+        hosts.run(1000 + TIMEOUT / 2, 1000 + 3 * TIMEOUT);
         assert!(!hosts.quorums[0].serves(0));
     }
 
@@ -627,7 +625,7 @@ mod tests {
         hosts.run(0, 1000);
         for at in [1, 2] {
             let now = 1000 + hosts.offsets[at];
-            hosts.quorums[at] = Quorum::new(at as u16, 3, SWITCHES, PATIENCE, now);
+            hosts.quorums[at] = Quorum::new(at as u16, 3, SWITCHES, TIMEOUT, now);
             hosts.quorums[at].remember(0, 1);
             let beat = hosts.quorums[at].poll_beat(now).expect("it begins with a beat");
             assert_eq!(beat.echoes[0], 0);
@@ -635,7 +633,7 @@ mod tests {
         }
         assert_eq!(hosts.quorums[0].turn(1000 + hosts.offsets[0]), []);
         assert!(hosts.quorums[0].serves(0));
-        assert_eq!(hosts.quorums[0].turn(1001 + PATIENCE + hosts.offsets[0]), [Change::Retire(0)]);
+        assert_eq!(hosts.quorums[0].turn(1001 + TIMEOUT + hosts.offsets[0]), [Change::Retire(0)]);
     }
 
     /// SplitMix64: chance from a seed.
@@ -666,17 +664,17 @@ mod tests {
             let own =
                 |at: usize, now: u64| 1_000_000 * (at as u64 * 7 % 5 + 1) + now * rates[at] / 1000;
             let mut quorums: Vec<Quorum> = (0..count)
-                .map(|at| Quorum::new(at as u16, count as u16, 1, PATIENCE, own(at, 0)))
+                .map(|at| Quorum::new(at as u16, count as u16, 1, TIMEOUT, own(at, 0)))
                 .collect();
             let (mut cut, mut stopped_until) = (vec![vec![false; count]; count], vec![0; count]);
             // Arrival time, sender, receiver.
             let mut flying: Vec<(u64, usize, usize, Beat)> = Vec::new();
             let mut told: Vec<(u64, usize, (usize, u32), u32)> = Vec::new();
             let (mut term, mut last, mut lives) = (0, None, vec![0; count]);
-            const CALM: u64 = 40 * PATIENCE;
+            const CALM: u64 = 40 * TIMEOUT;
             // Late beats have arrived by then.
-            const GIVEN: u64 = CALM + 5 * PATIENCE;
-            const END: u64 = 60 * PATIENCE;
+            const GIVEN: u64 = CALM + 5 * TIMEOUT;
+            const END: u64 = 60 * TIMEOUT;
             for now in (0..END).step_by(5) {
                 let is_calm = now >= CALM;
                 if is_calm {
@@ -691,16 +689,16 @@ mod tests {
                     }
                     if chance.below(150) == 0 {
                         let at = chance.below(count as u64) as usize;
-                        stopped_until[at] = now + chance.below(3 * PATIENCE);
+                        stopped_until[at] = now + chance.below(3 * TIMEOUT);
                     }
                     if chance.below(100) == 0 {
                         // The manager dies, and its next incarnation is there in a
                         // moment.
                         let at = chance.below(count as u64) as usize;
-                        let pause = chance.below(PATIENCE / 2);
+                        let pause = chance.below(TIMEOUT / 2);
                         stopped_until[at] = stopped_until[at].max(now + pause);
                         quorums[at] =
-                            Quorum::new(at as u16, count as u16, 1, PATIENCE, own(at, now + pause));
+                            Quorum::new(at as u16, count as u16, 1, TIMEOUT, own(at, now + pause));
                         lives[at] += 1;
                         flying.retain(|(_, _, to, _)| *to != at);
                     }
@@ -710,7 +708,7 @@ mod tests {
                     let to = chance.below(count as u64) as usize;
                     last = Some(to);
                     for at in 0..count {
-                        let delay = if chance.below(3) == 0 { 3 * PATIENCE } else { 20 };
+                        let delay = if chance.below(3) == 0 { 3 * TIMEOUT } else { 20 };
                         if is_calm || chance.below(4) > 0 {
                             told.push((now + chance.below(delay), at, (to, lives[to]), term));
                         }
@@ -746,7 +744,7 @@ mod tests {
                             .map(|(due, ..)| *due)
                             .max();
                         let delay =
-                            if is_calm || chance.below(8) > 0 { 5 } else { chance.below(PATIENCE) };
+                            if is_calm || chance.below(8) > 0 { 5 } else { chance.below(TIMEOUT) };
                         if !is_lost {
                             flying.push((
                                 (now + delay).max(behind.unwrap_or(0)),

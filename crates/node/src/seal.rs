@@ -86,7 +86,7 @@ pub struct SealConfig {
     /// The life number: a random number that no other life of any host has.
     pub life: NonZeroU64,
     /// Packets sealed before an announcement of this age are refused, ns.
-    pub patience: u64,
+    pub timeout: u64,
 }
 
 /// Another host's life, as it was announced.
@@ -191,7 +191,7 @@ impl HostSeal {
             Some(known) if after(known.incarnation, incarnation) => {}
             Some(known) if known.incarnation == incarnation && known.life == life => {
                 let (next, since) = known.next;
-                if now.saturating_sub(since) >= config.patience {
+                if now.saturating_sub(since) >= config.timeout {
                     known.floor = known.floor.max(next);
                     known.next = (counter, now);
                 }

@@ -102,7 +102,7 @@ pub(crate) fn save(
 pub(crate) fn patch(
     flows: &mut Flows,
     from: Peer,
-    record: &delta::Record<'_>,
+    record: &delta::DeltaRecord<'_>,
 ) -> Result<Slot, DropReason> {
     let slot = find(flows, from, record.hash, record.epoch)?;
     let header = flows.header_mut(slot);

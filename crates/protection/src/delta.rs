@@ -206,7 +206,7 @@ fn changed_words(map: &[u8]) -> impl Iterator<Item = usize> + '_ {
 
 /// A record that carries a delta of a flow.
 #[derive(Debug)]
-pub(crate) struct Record<'a> {
+pub(crate) struct DeltaRecord<'a> {
     /// The commit number.
     pub(crate) commit: Commit,
     /// The hash of the flow's forward key under the cluster's seed, by which the flow is
@@ -242,12 +242,12 @@ pub(crate) fn hash_of(body: &[u8]) -> Option<u64> {
 ///
 /// # Errors
 /// [`DropReason::Malformed`] if the body is not one.
-pub(crate) fn split(body: &[u8], block_len: usize) -> Result<Record<'_>, DropReason> {
+pub(crate) fn split(body: &[u8], block_len: usize) -> Result<DeltaRecord<'_>, DropReason> {
     let hash = hash_of(body).ok_or(DropReason::Malformed)?;
     let (commit, _) = split_commit(body)?;
     let (epoch, rest) = split_epoch(&body[12..])?;
     let (version, rest) = split_u32(rest)?;
-    Ok(Record { commit, hash, epoch, version, change: Change::read(rest, block_len)? })
+    Ok(DeltaRecord { commit, hash, epoch, version, change: Change::read(rest, block_len)? })
 }
 
 /// A question about a copy.
@@ -255,7 +255,7 @@ pub(crate) fn split(body: &[u8], block_len: usize) -> Result<Record<'_>, DropRea
 pub(crate) struct Check {
     /// The question's number.
     pub(crate) number: Commit,
-    /// The flow's key hash: see [`Record`].
+    /// The flow's key hash: see [`DeltaRecord`].
     pub(crate) hash: u64,
     /// The flow's epoch.
     pub(crate) epoch: Epoch,

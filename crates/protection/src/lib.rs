@@ -27,7 +27,7 @@ mod retirement;
 pub use fence::Fence;
 pub use flows::{FlowRef, Flows, Slot};
 pub use nodes::NodeIndex;
-pub use outbox::{Outbox, Record};
+pub use outbox::{ChannelRecord, Outbox};
 pub use parts::{Logged, Paged};
 pub use plan::Plan;
 pub use released::Released;

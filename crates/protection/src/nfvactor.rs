@@ -73,7 +73,7 @@ use unsaved::Unsaved;
 /// Packets that one link may hold back.
 const HELD_LIMIT: usize = 8192;
 /// Time before an unanswered mark is sent again, ns: like any frame it may be lost.
-const MARK_PATIENCE: u64 = 10_000_000;
+const MARK_TIMEOUT: u64 = 10_000_000;
 /// Time before a refused state is sent again, ns: a full table does not empty at once.
 const REFUSED_PAUSE: u64 = 100_000_000;
 
@@ -531,7 +531,7 @@ impl Protection for NfvActor {
         if link.has_passed(header.commit) {
             return true;
         }
-        if link.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_PATIENCE) {
+        if link.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_TIMEOUT) {
             link.marked = Some((link.numbers.last, now));
             out.marks.push((link.peer, link.numbers.last));
         }

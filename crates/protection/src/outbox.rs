@@ -7,7 +7,7 @@ use holdfast_wire::{DropReason, NodeId, Packet};
 
 /// A record for the reliable channel to another runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
+pub struct ChannelRecord {
     /// The addressee.
     pub to: Peer,
     /// See [`crate::kind`].
@@ -46,7 +46,7 @@ pub struct Outbox {
     /// The stamp up to which the switch may forget packets of this chain, because copies
     /// contain them.
     pub cleared: Option<u64>,
-    records: Vec<Record>,
+    records: Vec<ChannelRecord>,
     bytes: Vec<u8>,
     /// Bytes of records that each peer's channel takes.
     rooms: Vec<(Peer, usize)>,
@@ -110,7 +110,7 @@ impl Outbox {
         for part in parts {
             self.bytes.extend_from_slice(part);
         }
-        self.records.push(Record { to, kind, start, len });
+        self.records.push(ChannelRecord { to, kind, start, len });
         true
     }
 
@@ -121,7 +121,7 @@ impl Outbox {
     }
 
     /// Records sent in this batch, in order.
-    pub fn records(&self) -> impl Iterator<Item = (Record, &[u8])> + '_ {
+    pub fn records(&self) -> impl Iterator<Item = (ChannelRecord, &[u8])> + '_ {
         self.records
             .iter()
             .map(|record| (*record, &self.bytes[record.start..record.start + record.len]))

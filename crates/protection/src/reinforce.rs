@@ -187,7 +187,7 @@ impl Reinforce {
 
     /// An owner reports processed packets.
     fn handle_inputs(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let inputs = journal::Record::read(body)?;
+        let inputs = journal::InputRecord::read(body)?;
         self.copies.take_commit(from, inputs.number)?;
         self.journals
             .take(from, &inputs)

@@ -53,7 +53,7 @@ pub struct Limits {
     pub unknown_rest: u64,
     /// The server asks about an index so long after it was lost sight of, and again at
     /// this interval. Instances that were asked to spare indexes have as long to do so.
-    pub patience: u64,
+    pub timeout: u64,
     /// Accuracy of all these times: at least 1, and at least a 2^29th of the longest.
     pub step: u64,
 }
@@ -170,7 +170,7 @@ impl List {
     /// A list whose indexes are all free. `number` is the list's number in messages.
     pub fn new(number: u32, limits: Limits) -> List {
         // The wheel reaches every time below this step.
-        let longest = limits.lease.max(limits.rest).max(limits.patience);
+        let longest = limits.lease.max(limits.rest).max(limits.timeout);
         let limits = Limits { step: limits.step.max(longest >> 29).max(1), ..limits };
         List {
             number,
@@ -459,7 +459,7 @@ impl List {
         match state {
             State::Held if self.limits.lease > 0 => self.wake(index, self.limits.lease),
             State::Held | State::Credit | State::Free => self.wheel.cancel(index),
-            State::Lost => self.wake(index, self.limits.patience),
+            State::Lost => self.wake(index, self.limits.timeout),
             State::Resting => self.wake(index, self.limits.rest),
         }
         if state == State::Free {

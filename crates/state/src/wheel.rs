@@ -21,7 +21,7 @@ const NOT_FILED: u8 = u8::MAX;
 
 /// The position of an index in the wheels.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct Timer {
     next: u32,
     before: u32,
     /// The step at which it is due, the lower half.
@@ -30,13 +30,13 @@ struct Entry {
     slot: u8,
 }
 
-const UNFILED: Entry = Entry { next: NONE, before: NONE, due: 0, wheel: NOT_FILED, slot: 0 };
+const UNFILED: Timer = Timer { next: NONE, before: NONE, due: 0, wheel: NOT_FILED, slot: 0 };
 
 /// See the module. Steps are the caller's unit of time; a deadline that is more than 2^30
 /// of them away is brought closer.
 #[derive(Debug, Clone)]
 pub struct Wheel {
-    entries: Vec<Entry>,
+    entries: Vec<Timer>,
     slots: [[u32; SLOTS]; WHEELS],
     /// Indexes filed in each wheel.
     filed: [usize; WHEELS],
@@ -89,7 +89,7 @@ impl Wheel {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Entry { next, before, wheel, slot, .. } = self.entries[index as usize];
+        let Timer { next, before, wheel, slot, .. } = self.entries[index as usize];
         if wheel == NOT_FILED {
             return;
         }
@@ -166,7 +166,7 @@ impl Wheel {
                 let slot = (self.now >> shift) as usize % SLOTS;
                 let mut index = core::mem::replace(&mut self.slots[wheel][slot], NONE);
                 while index != NONE {
-                    let Entry { next, due, .. } = self.entries[index as usize];
+                    let Timer { next, due, .. } = self.entries[index as usize];
                     self.entries[index as usize].wheel = NOT_FILED;
                     self.filed[wheel] -= 1;
                     let ahead = due.wrapping_sub(self.now as u32) as i32;

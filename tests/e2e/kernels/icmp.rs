@@ -4,7 +4,7 @@ use super::{FAR, FAR_SIX, PINGED, Rest, SMALL_MTU, Stage};
 use anyhow::{Context, Result, ensure};
 use etherparse::{Icmpv4Header, Icmpv4Slice, Icmpv4Type, Ipv4Slice, PacketBuilder};
 use holdfast_lab::{Interrupt, programs, until};
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::network::{CLIENT, INSIDE, SERVER, SIX, ip};
 use holdfast_tests::ping::Ping;
 use holdfast_tests::sockets::{accepted, begin, exchange, listen, opened};
@@ -34,7 +34,7 @@ pub(super) fn pings_of_each_other<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> 
 
 /// Asks until the answer comes.
 fn answered(ping: &mut Ping, id: u16, interrupt: &Interrupt) -> Result<()> {
-    until("an echo reply", PATIENCE, interrupt, || {
+    until("an echo reply", TIMEOUT, interrupt, || {
         Ok(ping.ask([id], Duration::from_secs(1))?.contains(&id).then_some(()))
     })
 }
@@ -47,7 +47,7 @@ pub(super) fn poseurs<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let client: Ipv4Addr = CLIENT.parse()?;
     let mut ping = Ping::from(stage.inside.namespace, client, SERVER.parse()?)?;
     answered(&mut ping, id, stage.interrupt)?;
-    let request = until("the request", PATIENCE, stage.interrupt, || {
+    let request = until("the request", TIMEOUT, stage.interrupt, || {
         while let Some(frame) = outside.receive()? {
             if echo(&frame).is_some_and(|(_, to, is_request, _)| is_request && to == ip(SERVER)) {
                 return Ok(Some(frame));
@@ -115,7 +115,7 @@ pub(super) fn traceroute<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
         ] {
             let hops: Vec<Option<IpAddr>> = hops.iter().map(|hop| Some(ip(hop))).collect();
             let mut seen = Vec::new();
-            until("every hop is seen", PATIENCE, stage.interrupt, || {
+            until("every hop is seen", TIMEOUT, stage.interrupt, || {
                 seen = programs::traceroute(
                     stage.inside.namespace,
                     hops[2].unwrap_or(ip(FAR)),
@@ -174,7 +174,7 @@ pub(super) fn port_unreachable<'a>(
         let other = stage.outside.namespace.enter(|| UdpSocket::bind(server))??;
         one.connect(server)?;
         for socket in [&one, &other] {
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(TIMEOUT))?;
         }
         one.send(b"hello")?;
         let mut block = [0; 16];
@@ -192,7 +192,7 @@ pub(super) fn port_unreachable<'a>(
     Ok(Box::new(move || {
         drop((closed_outside, closed_inside));
         for (whose, socket) in [("the server's", outwards), ("the client's", inwards)] {
-            until(&format!("{whose} port is unreachable"), PATIENCE, stage.interrupt, || {
+            until(&format!("{whose} port is unreachable"), TIMEOUT, stage.interrupt, || {
                 let refused = socket.send(b"anybody").and_then(|_| socket.recv(&mut [0; 16]));
                 Ok(refused
                     .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)

@@ -3,7 +3,7 @@
 use super::{Connection, FAR, Rest, Stage, v4};
 use anyhow::{Result, bail, ensure};
 use holdfast_lab::until;
-use holdfast_tests::PATIENCE;
+use holdfast_tests::TIMEOUT;
 use holdfast_tests::conversation::flags::{ACK, FIN, RST, SYN};
 use holdfast_tests::frames::{self, End, Listener, Segment};
 use holdfast_tests::network::{CLIENT, SERVER};
@@ -233,7 +233,7 @@ pub(super) fn inexact_resets<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
         let [from_client, from_server] = connection.next.map(|next| next.wrapping_add(beyond));
         let (inside, outside) = (stage.inside.listen()?, stage.outside.listen()?);
         // A reset that comes while the flow's owner is dead may be lost.
-        until("the client's reset arrives", PATIENCE, stage.interrupt, || {
+        until("the client's reset arrives", TIMEOUT, stage.interrupt, || {
             stage.inside.spoof(
                 client,
                 server,
@@ -243,7 +243,7 @@ pub(super) fn inexact_resets<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
                 to == server && segment.flags == RST && segment.sequence == from_client
             })
         })?;
-        until("the server's reset arrives", PATIENCE, stage.interrupt, || {
+        until("the server's reset arrives", TIMEOUT, stage.interrupt, || {
             stage.outside.spoof(
                 server,
                 peer,

@@ -19,17 +19,17 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Shows the status. With `patience`, waits until the box is safe.
+/// Shows the status. With `timeout`, waits until the box is safe.
 pub(super) fn status(
     target: &Target,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     json: bool,
 ) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let began_at = Instant::now();
     let mut status = client.status()?;
     let is_safe = |status: &Status| status.protected() == Protected::Yes;
-    while patience.is_some_and(|patience| began_at.elapsed() < patience) && !is_safe(&status) {
+    while timeout.is_some_and(|timeout| began_at.elapsed() < timeout) && !is_safe(&status) {
         std::thread::sleep(LOOK);
         match client.status() {
             Ok(now) => status = now,
@@ -42,11 +42,11 @@ pub(super) fn status(
         true => print(&format!("{}\n", object(&status)))?,
         false => print(&status_text(&status, Style::of_stdout()))?,
     }
-    match patience {
+    match timeout {
         _ if is_safe(&status) => Ok(()),
-        Some(patience) => Err(Failure::new(
+        Some(timeout) => Err(Failure::new(
             exit::TIMEOUT,
-            format!("it was not safe within {} s", patience.as_secs()),
+            format!("it was not safe within {} s", timeout.as_secs()),
         )),
         // The printed answer is enough.
         None => Err(Failure::new(exit::NEGATIVE, "")),
@@ -721,9 +721,9 @@ mod tests {
     /// was not in time.
     #[test]
     fn the_exit_code_is_the_answer() {
-        let code = |words, patience: Option<u64>| {
+        let code = |words, timeout: Option<u64>| {
             let (_directory, _server, target) = box_that_says(words);
-            status(&target, patience.map(Duration::from_secs), true).map_err(|failure| failure.code)
+            status(&target, timeout.map(Duration::from_secs), true).map_err(|failure| failure.code)
         };
         assert_eq!(code(&["yes"], None), Ok(()));
         assert_eq!(code(&["no"], None), Err(exit::NEGATIVE));

@@ -271,7 +271,7 @@ impl Plan {
                 .iter()
                 .map(|switch| SwitchPlace { chains: chains(switch), host: switch.host })
                 .collect(),
-            patience: self.detection.host_ms * 1_000_000,
+            timeout: self.detection.host_ms * 1_000_000,
         }
     }
 

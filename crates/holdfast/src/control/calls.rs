@@ -7,7 +7,7 @@ use holdfast_control::api::control_server::{Control, ControlServer};
 use holdfast_control::api::*;
 use holdfast_control::status::STATE_RUNNING;
 use holdfast_control::tls::Role;
-use holdfast_control::{BUSY, MAX_REQUEST, PATIENCE};
+use holdfast_control::{BUSY, MAX_REQUEST, TIMEOUT};
 use holdfast_node::message::Order;
 use holdfast_wire::NodeId;
 use std::pin::Pin;
@@ -227,7 +227,7 @@ impl Calls {
                     });
                 // A client that takes no news within the time-out loses its seat; the
                 // order goes on.
-                if tells && sender.send_timeout(seen, PATIENCE).await.is_err() || ends {
+                if tells && sender.send_timeout(seen, TIMEOUT).await.is_err() || ends {
                     return;
                 }
                 if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
@@ -258,7 +258,7 @@ impl Streaming {
     fn send(&self, event: trace_reply::Event) -> bool {
         let reply = Ok(TraceReply { event: Some(event) });
         // A client that does not read stops following.
-        self.handle.block_on(self.sender.send_timeout(reply, PATIENCE)).is_ok()
+        self.handle.block_on(self.sender.send_timeout(reply, TIMEOUT)).is_ok()
     }
 }
 
@@ -305,7 +305,7 @@ impl Control for Calls {
                     .await
                 {
                     Ok(list) => list,
-                    Err(refusal) => return drop(sender.send_timeout(Err(refusal), PATIENCE).await),
+                    Err(refusal) => return drop(sender.send_timeout(Err(refusal), TIMEOUT).await),
                 };
                 left = left.saturating_sub(list.flows.len() as u32);
                 let goes_on = !list.next.is_empty() && left > 0;
@@ -313,7 +313,7 @@ impl Control for Calls {
                 for reply in pieces(list, goes_on, FLOWS_PER_MESSAGE) {
                     // A client that does not read within the timeout gets no more of the
                     // list.
-                    if sender.send_timeout(Ok(reply), PATIENCE).await.is_err() {
+                    if sender.send_timeout(Ok(reply), TIMEOUT).await.is_err() {
                         return;
                     }
                 }

@@ -3,7 +3,7 @@
 
 use super::{Limits, MAX_CONNECTIONS};
 use crate::control::calls::Seats;
-use holdfast_control::PATIENCE;
+use holdfast_control::TIMEOUT;
 use holdfast_control::status::ControlApi;
 use holdfast_control::tls::{Holder, Identity, holder};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -260,7 +260,7 @@ pub(super) async fn accept_local(listener: UnixListener, ready: Ready) {
         let connection = Connection::new(
             Box::pin(stream),
             Caller::Local,
-            PATIENCE,
+            TIMEOUT,
             Limits::default().idle,
             place,
         );

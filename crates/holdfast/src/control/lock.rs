@@ -29,7 +29,7 @@ pub(crate) struct Lock {
 
 /// Timeout for the processes of a killed box to end. After it the operator has to end
 /// them.
-const ENDING_PATIENCE: Duration = Duration::from_secs(20);
+const ENDING_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Lock {
     /// Takes the lock of a control socket; `pid` is told to others as its holder.
@@ -60,7 +60,7 @@ impl Lock {
                 Ok(lock)
                     if matches!(Lock::take(socket, std::process::id()), Err(Refusal::Held(Some(guard))) if !holdfast_io::process::lives(guard))
                         && !is_over()
-                        && began.elapsed() < ENDING_PATIENCE =>
+                        && began.elapsed() < ENDING_TIMEOUT =>
                 {
                     drop(lock);
                     std::thread::sleep(Duration::from_millis(10));
@@ -77,7 +77,7 @@ impl Lock {
                     return Ok(None);
                 }
                 Err(Refusal::Held(_)) if is_over() => return Ok(None),
-                Err(Refusal::Held(_)) if began.elapsed() < ENDING_PATIENCE => {
+                Err(Refusal::Held(_)) if began.elapsed() < ENDING_TIMEOUT => {
                     std::thread::sleep(Duration::from_millis(10))
                 }
                 Err(Refusal::Held(guard)) => {
@@ -86,7 +86,7 @@ impl Lock {
                     let path = path.display();
                     let text = format!(
                         "processes of a box that was killed{guard} have not ended after {} s: as root, `fuser {path}` shows them, and `fuser -k -KILL {path}` ends them",
-                        ENDING_PATIENCE.as_secs()
+                        ENDING_TIMEOUT.as_secs()
                     );
                     return Err(Error::new(std::io::ErrorKind::TimedOut, text));
                 }
@@ -144,7 +144,7 @@ impl Lock {
         while let Err(Refusal::Held(holder)) = Lock::take_at(self.path.clone(), std::process::id())
         {
             if holder.is_some_and(|holder| holder != std::process::id())
-                || began.elapsed() >= ENDING_PATIENCE
+                || began.elapsed() >= ENDING_TIMEOUT
             {
                 return;
             }

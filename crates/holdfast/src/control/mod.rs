@@ -28,7 +28,7 @@ pub(crate) use server::make_directory;
 pub use server::{Server, listen, listen_and_stop, tidy, tidy_after};
 
 use crate::config::Plan;
-use holdfast_control::PATIENCE;
+use holdfast_control::TIMEOUT;
 use holdfast_control::api::{Flow, PingReply, Progress, Status, TraceStep};
 use holdfast_node::message::{ListCursor, Order};
 use holdfast_node::rules::RuleRecords;
@@ -73,7 +73,7 @@ impl Default for Limits {
             handshakes: 64,
             handshakes_per_address: 8,
             calls: MAX_CLIENTS,
-            handshake: PATIENCE,
+            handshake: TIMEOUT,
             idle: Duration::from_secs(60),
         }
     }

@@ -7,7 +7,7 @@
 use super::{Answer, MAX_TRACE, MAX_TRACE_WAIT, Page, Request, Running, Traced};
 use crate::config;
 use holdfast_control::api::{ControlApi, Flow, ListFlowsReply, PingReply, Status, TraceStep};
-use holdfast_control::{FLOWS_PER_ANSWER, PATIENCE};
+use holdfast_control::{FLOWS_PER_ANSWER, TIMEOUT};
 use holdfast_node::message::{ListCursor, Order};
 use holdfast_protection::Peer;
 use holdfast_wire::NodeId;
@@ -72,7 +72,7 @@ impl Service {
         self.requests.send(request(answer)).map_err(stopping)?;
         (self.wake)();
         let late = |_| Refusal::deadline_exceeded("the box did not answer in time");
-        let make = answered.recv_timeout(PATIENCE).map_err(late)?;
+        let make = answered.recv_timeout(TIMEOUT).map_err(late)?;
         make().map_err(Refusal::failed_precondition)
     }
 

@@ -7,7 +7,7 @@ use super::calls::Calls;
 use super::connection::Ready;
 use super::service::Service;
 use super::{MAX_CLIENTS, stand_back};
-use holdfast_control::PATIENCE;
+use holdfast_control::TIMEOUT;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 const STREAMS: u32 = 16;
 /// The pause between two pings of a silent client, and the time-out of its answer.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-const PING_PATIENCE: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The serving thread. Dropping it breaks all calls off.
 pub(super) struct Serving {
@@ -55,10 +55,10 @@ impl Serving {
             stand_back();
             runtime.block_on(async move {
                 let serving = tonic::transport::Server::builder()
-                    .timeout(PATIENCE * 3)
+                    .timeout(TIMEOUT * 3)
                     .max_concurrent_streams(STREAMS)
                     .http2_keepalive_interval(Some(PING_INTERVAL))
-                    .http2_keepalive_timeout(Some(PING_PATIENCE))
+                    .http2_keepalive_timeout(Some(PING_TIMEOUT))
                     .add_service(Calls::new(service).service())
                     .serve_with_incoming(ReceiverStream::new(connections));
                 tokio::select! {

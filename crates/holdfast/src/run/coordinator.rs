@@ -62,13 +62,13 @@ pub fn main() -> Result<(), Failure> {
                 signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone()).map_err(
                     |error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")),
                 )?;
-                let host_patience =
+                let host_timeout =
                     (!plan.hosts.is_empty()).then_some(plan.detection.host_ms * MILLISECOND);
                 let place = Place {
                     etcd,
                     host: &assignment.role.host,
                     life_of_box: assignment.role.life_of_box,
-                    host_patience,
+                    host_timeout,
                 };
                 let mandate = Elected::campaign(&place, &mut guest, &clock, &stop)?;
                 let Some(Mandate { elected, leadership, begins_anew }) = mandate else {

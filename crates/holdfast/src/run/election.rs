@@ -42,7 +42,7 @@ const WORD_HOLDS: u64 = 5;
 /// Host time-outs (`detection.host_ms`) after which a leader without a quorum resigns.
 /// The first passes before its manager reports it; in the others the manager may be
 /// restarted.
-const RESIGN_PATIENCES: u64 = 3;
+const RESIGN_TIMEOUTS: u64 = 3;
 
 /// The report of a coordinator's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -94,8 +94,8 @@ pub(super) struct Elected {
     incarnation: Option<u32>,
     asks: bool,
     reported_at: u64,
-    /// See [`Place::host_patience`].
-    host_patience: Option<u64>,
+    /// See [`Place::host_timeout`].
+    host_timeout: Option<u64>,
     /// Time when the manager last reported a quorum, and time of the last check.
     connected_at: Option<u64>,
     looked_at: u64,
@@ -109,7 +109,7 @@ pub(super) struct Place<'a> {
     pub(super) host: &'a str,
     pub(super) life_of_box: u64,
     /// With several hosts: silence after which a host is not connected to another, ns.
-    pub(super) host_patience: Option<u64>,
+    pub(super) host_timeout: Option<u64>,
 }
 
 /// A leader with the manager's permission.
@@ -140,7 +140,7 @@ impl Elected {
             incarnation: None,
             asks: false,
             reported_at: 0,
-            host_patience: place.host_patience,
+            host_timeout: place.host_timeout,
             connected_at: None,
             looked_at: clock.now(),
             serves: false,
@@ -201,15 +201,14 @@ impl Elected {
 
     fn is_connected(&self, now: u64) -> bool {
         let holds = |at: u64| now.saturating_sub(at) <= WORD_HOLDS * INTERVAL;
-        self.host_patience.is_none() || self.connected_at.is_some_and(holds)
+        self.host_timeout.is_none() || self.connected_at.is_some_and(holds)
     }
 
     fn be_wanted(&self, now: u64) {
         if self.is_connected(now) {
-            let period =
-                if self.host_patience.is_none() { u64::MAX } else { WORD_HOLDS * INTERVAL };
+            let period = if self.host_timeout.is_none() { u64::MAX } else { WORD_HOLDS * INTERVAL };
             self.candidacy
-                .want(Duration::from_nanos(period), self.serves && self.host_patience.is_some());
+                .want(Duration::from_nanos(period), self.serves && self.host_timeout.is_some());
         }
     }
 
@@ -218,13 +217,13 @@ impl Elected {
     /// # Errors
     /// The reason if it is not: the leader resigns by ending.
     pub(super) fn check_reach(&mut self, now: u64) -> Result<(), Failure> {
-        let Some(patience) = self.host_patience else { return Ok(()) };
+        let Some(timeout) = self.host_timeout else { return Ok(()) };
         let last = core::mem::replace(&mut self.looked_at, now);
         // A process that stood still itself could not hear any other; at its start it was
         // connected.
-        let since = self.connected_at.filter(|_| now.saturating_sub(last) <= patience);
+        let since = self.connected_at.filter(|_| now.saturating_sub(last) <= timeout);
         let silence = now.saturating_sub(*self.connected_at.insert(since.unwrap_or(now)));
-        if silence <= RESIGN_PATIENCES * patience {
+        if silence <= RESIGN_TIMEOUTS * timeout {
             return Ok(());
         }
         let why = format!(
@@ -390,12 +389,12 @@ mod tests {
     use crate::config::Endpoint;
     use holdfast_wire::MemoryPool;
 
-    const PATIENCE: u64 = 400 * MILLISECOND;
+    const TIMEOUT: u64 = 400 * MILLISECOND;
     /// Time between two turns of a leader's loop.
     const TURN: u64 = 50 * MILLISECOND;
 
     /// A coordinator whose etcd does not exist.
-    fn new(host_patience: Option<u64>) -> Elected {
+    fn new(host_timeout: Option<u64>) -> Elected {
         let endpoint = Endpoint {
             text: "http://127.0.0.1:1".to_owned(),
             host: "127.0.0.1".to_owned(),
@@ -415,7 +414,7 @@ mod tests {
             incarnation: Some(1),
             asks: false,
             reported_at: 0,
-            host_patience,
+            host_timeout,
             connected_at: None,
             looked_at: 0,
             serves: false,
@@ -441,7 +440,7 @@ mod tests {
     /// How long the leader leads from a time, while its manager says that it is not
     /// connected, or is silent.
     fn leads_on(elected: &mut Elected, from: u64, says: bool) -> u64 {
-        let turns = (from..from + 100 * PATIENCE).step_by(TURN as usize);
+        let turns = (from..from + 100 * TIMEOUT).step_by(TURN as usize);
         let mut turns = turns.skip_while(|now| {
             if says {
                 say(elected, false, *now);
@@ -457,18 +456,18 @@ mod tests {
     #[test]
     fn who_does_not_reach_the_others_gives_its_place_up() {
         for says in [false, true] {
-            let mut elected = new(Some(PATIENCE));
+            let mut elected = new(Some(TIMEOUT));
             let mut now = 0;
             for _ in 0..5 {
                 say(&mut elected, true, now);
-                for _ in 0..3 * PATIENCE / TURN {
+                for _ in 0..3 * TIMEOUT / TURN {
                     assert!(elected.check_reach(now).is_ok());
                     now += TURN;
                 }
             }
             say(&mut elected, true, now);
             let led = leads_on(&mut elected, now, says);
-            assert!((3 * PATIENCE..=3 * PATIENCE + TURN).contains(&led), "{led}");
+            assert!((3 * TIMEOUT..=3 * TIMEOUT + TURN).contains(&led), "{led}");
         }
     }
 
@@ -476,26 +475,26 @@ mod tests {
     /// that, so its quorum is not lost, and it looks again.
     #[test]
     fn who_stood_still_looks_again() {
-        let mut elected = new(Some(PATIENCE));
+        let mut elected = new(Some(TIMEOUT));
         say(&mut elected, true, 0);
         assert!(elected.check_reach(TURN).is_ok());
-        let woken = 50 * PATIENCE;
+        let woken = 50 * TIMEOUT;
         let led = leads_on(&mut elected, woken, true);
-        assert!((3 * PATIENCE..=3 * PATIENCE + TURN).contains(&led), "{led}");
+        assert!((3 * TIMEOUT..=3 * TIMEOUT + TURN).contains(&led), "{led}");
     }
 
     /// A candidate may be elected only while the manager's word holds; with one host,
     /// always.
     #[test]
     fn a_word_holds_for_a_moment() {
-        let mut elected = new(Some(PATIENCE));
+        let mut elected = new(Some(TIMEOUT));
         assert!(!elected.is_connected(0));
         say(&mut elected, true, TURN);
         assert!(elected.is_connected(TURN + WORD_HOLDS * INTERVAL));
         assert!(!elected.is_connected(TURN + WORD_HOLDS * INTERVAL + 1));
         say(&mut elected, false, TURN);
-        assert!(elected.is_connected(TURN), "the quorum's own patience decides, not a single word");
+        assert!(elected.is_connected(TURN), "the quorum's own time-out decides, not a single word");
         let mut alone = new(None);
-        assert!(alone.is_connected(0) && alone.check_reach(100 * PATIENCE).is_ok());
+        assert!(alone.is_connected(0) && alone.check_reach(100 * TIMEOUT).is_ok());
     }
 }

@@ -39,12 +39,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use zeroize::Zeroizing;
 
 /// Time-out of a manager whose loop does not turn, ns.
-const PATIENCE: u64 = 2_000 * MILLISECOND;
+const TIMEOUT: u64 = 2_000 * MILLISECOND;
 /// Time-out before the manager's first turn, in which devices are opened, ns.
-const START_PATIENCE: u64 = 60_000 * MILLISECOND;
+const START_TIMEOUT: u64 = 60_000 * MILLISECOND;
 /// Time-out of a manager that is ending, ns: it waits for its runtimes, and for the
 /// kernel, which takes ports down one after the other on the whole machine.
-const END_PATIENCE: u64 = 20_000 * MILLISECOND;
+const END_TIMEOUT: u64 = 20_000 * MILLISECOND;
 /// The pause between two looks at the manager's heartbeat, ns.
 const LOOK_INTERVAL: u64 = 250 * MILLISECOND;
 /// The exit code of a panic.
@@ -516,7 +516,7 @@ impl HostGuard {
             self.look_after_children(Some(life));
             let now = self.clock.now();
             // A process that stood still itself could not hear any other.
-            if now.saturating_sub(last_look) > PATIENCE / 2 {
+            if now.saturating_sub(last_look) > TIMEOUT / 2 {
                 life.alive_at = now;
             }
             last_look = now;
@@ -524,12 +524,12 @@ impl HostGuard {
             if beats != life.beats {
                 (life.beats, life.alive_at) = (beats, now);
             }
-            let patience = match (beats, was_stopped) {
-                (0, _) => START_PATIENCE,
-                (_, true) => END_PATIENCE,
-                (_, false) => PATIENCE,
+            let timeout = match (beats, was_stopped) {
+                (0, _) => START_TIMEOUT,
+                (_, true) => END_TIMEOUT,
+                (_, false) => TIMEOUT,
             };
-            if now.saturating_sub(life.alive_at) > patience {
+            if now.saturating_sub(life.alive_at) > timeout {
                 life.alive_at = now;
                 life.process.kill();
             }

@@ -7,10 +7,10 @@ use holdfast_node::message::{Member, MemberState};
 use rustix::fd::BorrowedFd;
 
 /// Time-out for adjacent routers to learn that the box ends, ns.
-const LEAVE_PATIENCE: u64 = 1_000 * MILLISECOND;
+const LEAVE_TIMEOUT: u64 = 1_000 * MILLISECOND;
 /// Time-outs for another host to take over the service, and then to learn of the end of
 /// this host's runtimes, ns.
-const HAND_OVER_PATIENCE: u64 = 500 * MILLISECOND;
+const HAND_OVER_TIMEOUT: u64 = 500 * MILLISECOND;
 
 impl ManagerProcess {
     /// A planned shutdown: other hosts take over the ports, and routers learn of it,
@@ -20,7 +20,7 @@ impl ManagerProcess {
         // BFD sessions stay until the routers have acknowledged the shutdown, or they
         // would take the closed ports for a failure.
         self.host.take_leave(self.clock.now());
-        self.turn_while(wake, LEAVE_PATIENCE, |manager| manager.host.is_taking_leave());
+        self.turn_while(wake, LEAVE_TIMEOUT, |manager| manager.host.is_taking_leave());
     }
 
     /// If there are several hosts, waits until another one serves the ports. Afterwards
@@ -30,14 +30,14 @@ impl ManagerProcess {
         if !self.host.hub.manager.leave() {
             return;
         }
-        self.turn_while(wake, HAND_OVER_PATIENCE, |manager| manager.host.hub.is_serving());
+        self.turn_while(wake, HAND_OVER_TIMEOUT, |manager| manager.host.hub.is_serving());
         if self.host.hub.is_serving() {
             return;
         }
         let runtimes =
             || self.workers.iter().map(|worker| worker.peer).filter(|peer| peer.node.is_runtime());
         runtimes().collect::<Vec<_>>().into_iter().for_each(|peer| self.stop(peer));
-        self.turn_while(wake, HAND_OVER_PATIENCE, |manager| {
+        self.turn_while(wake, HAND_OVER_TIMEOUT, |manager| {
             let is_alive = |member: &Member| {
                 member.host == manager.number && member.state != MemberState::Failed
             };
@@ -53,14 +53,14 @@ impl ManagerProcess {
     fn turn_while(
         &mut self,
         wake: BorrowedFd<'_>,
-        patience: u64,
+        timeout: u64,
         is_needed: impl Fn(&mut ManagerProcess) -> bool,
     ) {
         let began_at = self.clock.now();
         let mut spins = SpinLimit::new(SPINS);
         loop {
             let had_work = self.turn();
-            if !is_needed(self) || self.clock.now().saturating_sub(began_at) > patience {
+            if !is_needed(self) || self.clock.now().saturating_sub(began_at) > timeout {
                 return;
             }
             if spins.is_over(had_work) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Maximum number of lines that wait for their reader.
 const WAITING: usize = 1024;
 /// Timeout for writing the queued lines when the process ends.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue of this process. Unset until [`begin`], when the process has no packets yet
 /// and may write directly.
@@ -77,7 +77,7 @@ pub(super) fn begin() -> io::Result<()> {
 /// Writes the queued lines at the end of the process, if they are read in time.
 pub(super) fn finish() {
     if let Some(lines) = OWN.get() {
-        lines.finish(PATIENCE);
+        lines.finish(TIMEOUT);
     }
 }
 
@@ -137,6 +137,6 @@ mod tests {
             format!("holdfast: {lost} lines are missing here: nobody read them\nholdfast: there\n")
         );
         let_go.send(()).unwrap();
-        lines.finish(PATIENCE);
+        lines.finish(TIMEOUT);
     }
 }

@@ -200,7 +200,7 @@ fn switch_config(
         limits: plan.switch_limits(),
         seed,
         tick_interval: 50 * MILLISECOND,
-        patience: 3000 * MILLISECOND,
+        timeout: 3000 * MILLISECOND,
         fabric,
         logs: plan.logs(),
         succeeds,
@@ -216,7 +216,7 @@ impl ManagerProcess {
         control: &Path,
         server: &mut Server,
     ) -> Result<(), Failure> {
-        let mut patience = SpinLimit::new(SPINS);
+        let mut timeout = SpinLimit::new(SPINS);
         let mut was_hangup_answered = false;
         let mut last_server_look = self.clock.now();
         while !signals.stop.load(Ordering::Relaxed) {
@@ -283,7 +283,7 @@ impl ManagerProcess {
                 );
                 let _ = self.link.send(&ToGuard::Ready { line }, &[]);
             }
-            if patience.is_over(had_work) {
+            if timeout.is_over(had_work) {
                 self.wait(wake);
             }
         }

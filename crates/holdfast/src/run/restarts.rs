@@ -14,8 +14,8 @@ use holdfast_control::status::Retry;
 
 /// Time-out of a loop that does not turn, ns. The next incarnation has all of this one's
 /// knowledge, so little is lost if the process was only slow.
-const PATIENCE: u64 = 2_000 * MILLISECOND;
-/// Number of times [`PATIENCE`] after which the process is killed even if it only waits
+const TIMEOUT: u64 = 2_000 * MILLISECOND;
+/// Number of times [`TIMEOUT`] after which the process is killed even if it only waits
 /// for a processor.
 const HOPELESS: u64 = 10;
 /// An incarnation that lasted this long was no failed start, ns.
@@ -56,7 +56,7 @@ impl Restarts {
     pub(super) fn look_after(&mut self, present: Option<&mut Worker>, now: u64) -> bool {
         // A process that stood still itself could not hear any other.
         let stood_still =
-            now.saturating_sub(core::mem::replace(&mut self.last_look, now)) > PATIENCE / 4;
+            now.saturating_sub(core::mem::replace(&mut self.last_look, now)) > TIMEOUT / 4;
         if let Some(worker) = present {
             if stood_still || worker.process.is_none() {
                 worker.alive_at = now;
@@ -64,8 +64,7 @@ impl Restarts {
             // A process that only waits for a processor does not hang: it gets a much
             // longer timeout.
             let still = now.saturating_sub(worker.alive_at);
-            if still > PATIENCE && (!worker.is_alive(PATIENCE, now) || still > HOPELESS * PATIENCE)
-            {
+            if still > TIMEOUT && (!worker.is_alive(TIMEOUT, now) || still > HOPELESS * TIMEOUT) {
                 worker.kill();
             }
             return false;

@@ -54,7 +54,7 @@ pub fn main() -> Result<(), Failure> {
         levels::with_standby(&plan).contains(&NodeId::new(given.assignment.role.node));
     // The time-out is short enough that the runtime is not given up even if the next
     // worker hangs too.
-    let patience = Duration::from_millis(plan.detection.hang_ms / 3);
+    let timeout = Duration::from_millis(plan.detection.hang_ms / 3);
     // A function's panic is contained and counted; its message would repeat the counter
     // for every packet.
     std::panic::set_hook(Box::new(|_| {}));
@@ -80,7 +80,7 @@ pub fn main() -> Result<(), Failure> {
     if let Some(turn) = standby::turn() {
         announce_writes(standby::before, turn);
     }
-    let (pair, watch) = (process.guest.pair(), Watch { beats: process.guest.beats(), patience });
+    let (pair, watch) = (process.guest.pair(), Watch { beats: process.guest.beats(), timeout });
     match standby::supervise(pair, watch, |turns| {
         process.live(turns, lines.take(), &transport, &quarantine)
     })
@@ -151,7 +151,7 @@ impl RuntimeProcess {
         let mut new_keys = None;
         let mut words = transport.open();
         let clock = Clock::new();
-        let mut patience = SpinLimit::new(SPINS);
+        let mut timeout = SpinLimit::new(SPINS);
         let mut is_due = true;
         while !self.runtime.is_fenced() {
             // A turn has a cost even without work. A turn with work is followed by
@@ -179,7 +179,7 @@ impl RuntimeProcess {
                 new_keys = Some(NewKeys::listen(lines));
             }
             is_due = had_work;
-            if !patience.is_over(had_work) {
+            if !timeout.is_over(had_work) {
                 continue;
             }
             is_due = true;

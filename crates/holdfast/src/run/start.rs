@@ -234,8 +234,8 @@ impl ManagerProcess {
         }
         let mut hub = Hub::new(switches, manager);
         if !hosts.is_empty() {
-            let (hosts, patience) = (hosts.len() as u16, detection.host_ms * MILLISECOND);
-            hub.join(hosts, patience, now);
+            let (hosts, timeout) = (hosts.len() as u16, detection.host_ms * MILLISECOND);
+            hub.join(hosts, timeout, now);
             for switch in 0..plan.switches.len() {
                 if let Some([term, ..]) = notes.read(switch) {
                     hub.manager.remember_term(switch as u16, term as u32);
@@ -245,7 +245,7 @@ impl ManagerProcess {
                 let (cluster, incarnation, life) =
                     (fabric.cluster, assignment.base + incarnation, life()?);
                 hub.authenticate(
-                    SealConfig { cluster, host: number, hosts, incarnation, life, patience },
+                    SealConfig { cluster, host: number, hosts, incarnation, life, timeout },
                     ring,
                 );
                 if hosts_network.ports.len() > 1 {

@@ -42,7 +42,7 @@ const TICK: u64 = 10 * MILLISECOND;
 const REPORT_INTERVAL: u64 = 100 * MILLISECOND;
 /// Silence about a number after which its runtime is asked, and asked again, ns.
 const LEASE: u64 = 60_000 * MILLISECOND;
-const PATIENCE: u64 = 1_000 * MILLISECOND;
+const TIMEOUT: u64 = 1_000 * MILLISECOND;
 /// The precision of these times, ns.
 const STEP: u64 = 100 * MILLISECOND;
 /// Maximum number of flows of a chain.
@@ -79,8 +79,8 @@ pub fn main() -> Result<(), Failure> {
     let has_standby = plan.state_servers.standby == ServerStandby::Local;
     // The time-out is short enough that the manager does not end the server even if the
     // next worker hangs too.
-    let patience = Duration::from_millis(plan.detection.hang_ms / 3);
-    let longest_sleep = MAX_SLEEP.min(patience.as_nanos() as u64 / 4);
+    let timeout = Duration::from_millis(plan.detection.hang_ms / 3);
+    let longest_sleep = MAX_SLEEP.min(timeout.as_nanos() as u64 / 4);
     let name = name(given.assignment.role.number, plan.state_servers.count);
     let refused = |error: std::io::Error| {
         Failure::new(exit::UNAVAILABLE, format!("the standby of {name}: {error}"))
@@ -104,7 +104,7 @@ pub fn main() -> Result<(), Failure> {
         process.live(Turns::default(), lines.take(), &transport, &name, longest_sleep);
         return Ok(());
     }
-    let (pair, watch) = (process.guest.pair(), Watch { beats: process.guest.beats(), patience });
+    let (pair, watch) = (process.guest.pair(), Watch { beats: process.guest.beats(), timeout });
     match standby::supervise(pair, watch, |turns| {
         process.live(turns, lines.take(), &transport, &name, longest_sleep)
     })
@@ -133,7 +133,7 @@ impl ServerProcess {
                 lease: LEASE,
                 rest: rest.max(unknown_rest),
                 unknown_rest,
-                patience: PATIENCE,
+                timeout: TIMEOUT,
                 step: STEP,
             })
         };

@@ -4,7 +4,7 @@
 //! survives the process. A log in a state directory is flushed with every record; records
 //! are rare.
 
-use holdfast_node::coordinator::Record;
+use holdfast_node::coordinator::LogRecord;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use rustix::fd::BorrowedFd;
 use std::fs::File;
@@ -27,7 +27,7 @@ impl StoreError {
 /// Keeps records for the coordinator's next incarnation.
 pub(super) trait LogStore {
     /// Begins to keep records, after the earlier ones.
-    fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError>;
+    fn keep(&mut self, records: Vec<LogRecord>) -> Result<(), StoreError>;
 
     /// True if all given records are kept. After an error the coordinator must do nothing
     /// more.
@@ -122,7 +122,7 @@ impl Store {
 
 impl LogStore for Store {
     /// On return all records are kept, or none if there is an error.
-    fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError> {
+    fn keep(&mut self, records: Vec<LogRecord>) -> Result<(), StoreError> {
         let writing = self.database.begin_write()?;
         {
             let mut table = writing.open_table(RECORDS)?;
@@ -146,8 +146,8 @@ impl LogStore for Store {
 mod tests {
     use super::*;
 
-    fn record(number: u64, replaces: bool) -> Record {
-        Record { number, bytes: vec![number as u8; 3], replaces }
+    fn record(number: u64, replaces: bool) -> LogRecord {
+        LogRecord { number, bytes: vec![number as u8; 3], replaces }
     }
 
     /// Kept records are there for the next process, in order and without those that a

@@ -23,17 +23,17 @@ use zeroize::Zeroizing;
 /// Maximum number of runtimes that may end before the box is ready.
 const MAX_FAILED_STARTS: u32 = 12;
 /// Time-out after which a fenced process that neither ends nor wakes up is killed, ns.
-const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
+const ZOMBIE_TIMEOUT: u64 = 60_000 * MILLISECOND;
 /// Time-out for a coordinator to resign when the box ends, ns.
-const RESIGN_PATIENCE: u64 = 500 * MILLISECOND;
+const RESIGN_TIMEOUT: u64 = 500 * MILLISECOND;
 /// Maximum number of bytes of the capture of quarantined packets.
 pub(super) const MOST_QUARANTINED: u64 = 16 << 20;
 /// Timeout for a deputy to replace a keeper that has ended, ns. After it the keeper's
 /// other processes are killed.
-const DEPUTY_PATIENCE: u64 = 500 * MILLISECOND;
+const DEPUTY_TIMEOUT: u64 = 500 * MILLISECOND;
 /// Timeout after a keeper's end, ns. When it is over, the keeper's processes count as
 /// ended.
-const ENDING_PATIENCE: u64 = 2_000 * MILLISECOND;
+const ENDING_TIMEOUT: u64 = 2_000 * MILLISECOND;
 /// The pause between two checks for ended processes, besides the guard's reports, ns.
 const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 
@@ -104,13 +104,13 @@ impl Worker {
             return true;
         }
         let waited = now.saturating_sub(*self.is_ending_since.get_or_insert(now));
-        if waited > DEPUTY_PATIENCE
+        if waited > DEPUTY_TIMEOUT
             && let Some(process) = &self.process
         {
             process.kill_rest();
         }
         // Their process ids may have been reused by now.
-        waited > ENDING_PATIENCE
+        waited > ENDING_TIMEOUT
     }
 
     /// The deputy that has replaced an ended keeper: its process id and descriptor.
@@ -135,12 +135,12 @@ impl Worker {
             && self.local_standby().is_some_and(|standby| standby.pid != 0)
     }
 
-    /// True if the loop has turned within `patience`, ns, or would have if it had had a
+    /// True if the loop has turned within `timeout`, ns, or would have if it had had a
     /// processor. To be called regularly, because it measures the processor time since
     /// the last turn.
-    pub(super) fn is_alive(&mut self, patience: u64, now: u64) -> bool {
+    pub(super) fn is_alive(&mut self, timeout: u64, now: u64) -> bool {
         let still = now.saturating_sub(self.alive_at);
-        if still <= patience / 8 {
+        if still <= timeout / 8 {
             return true;
         }
         let standby = self.port.pair().standby.load(Ordering::Relaxed);
@@ -149,9 +149,9 @@ impl Worker {
         let waits = pids
             .into_iter()
             .zip(&mut self.stalls)
-            .map(|(pid, stall)| pid != 0 && stall.waits(pid, beats, patience / 2) == Some(true));
+            .map(|(pid, stall)| pid != 0 && stall.waits(pid, beats, timeout / 2) == Some(true));
         let waiting = waits.filter(|waits| *waits).count();
-        still <= patience / 2 || waiting > 0
+        still <= timeout / 2 || waiting > 0
     }
 
     /// The standby's state, if it has or had one.
@@ -449,13 +449,13 @@ impl ManagerProcess {
                     worker.cause = Some("ended".to_owned());
                 }
             }
-            let patience = self.plan.detection.hang_ms * MILLISECOND;
+            let timeout = self.plan.detection.hang_ms * MILLISECOND;
             let runtimes = self
                 .workers
                 .iter_mut()
                 .filter(|worker| worker.peer.node.is_runtime() && worker.cause.is_none());
             let alive =
-                runtimes.filter_map(|worker| worker.is_alive(patience, now).then_some(worker.peer));
+                runtimes.filter_map(|worker| worker.is_alive(timeout, now).then_some(worker.peer));
             self.host.hub.manager.set_alive(alive);
         }
         self.keep_set_aside();
@@ -483,7 +483,7 @@ impl ManagerProcess {
                 self.bury(at, now);
                 continue;
             }
-            if worker.fenced_at.is_some_and(|fenced| now.saturating_sub(fenced) > ZOMBIE_PATIENCE) {
+            if worker.fenced_at.is_some_and(|fenced| now.saturating_sub(fenced) > ZOMBIE_TIMEOUT) {
                 worker.kill();
             }
             at += 1;
@@ -574,7 +574,7 @@ impl ManagerProcess {
         {
             // A successor then need not wait for the end of the lease.
             process.terminate();
-            sleep(&[process.wait_fd()], RESIGN_PATIENCE);
+            sleep(&[process.wait_fd()], RESIGN_TIMEOUT);
         }
         for process in self.workers.into_iter().filter_map(|worker| worker.process) {
             process.finish();

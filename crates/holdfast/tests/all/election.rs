@@ -13,12 +13,12 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Enough for a coordinator that is only started again.
 const BACK: Duration = Duration::from_secs(3);
 
 fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    until(what, PATIENCE, &Interrupt::default(), || Ok(look())).unwrap()
+    until(what, TIMEOUT, &Interrupt::default(), || Ok(look())).unwrap()
 }
 
 /// A box in a folder of its own.
@@ -70,7 +70,7 @@ impl Running {
     fn wait_ready(&mut self) {
         let ready = |process: &Process| Ok(process.stdout().starts_with("ready").then_some(()));
         self.process
-            .wait_while_running("it is ready", PATIENCE, &Interrupt::default(), ready)
+            .wait_while_running("it is ready", TIMEOUT, &Interrupt::default(), ready)
             .unwrap();
     }
 
@@ -107,7 +107,7 @@ impl Running {
 
     fn stop(mut self) -> String {
         self.process.signal(Signal::TERM).unwrap();
-        let status = self.process.wait(PATIENCE, &Interrupt::default()).unwrap();
+        let status = self.process.wait(TIMEOUT, &Interrupt::default()).unwrap();
         assert!(status.success(), "{status}: {}", self.process.stderr());
         self.process.stderr()
     }
@@ -296,7 +296,7 @@ fn a_log_that_is_none_is_named() {
             .unwrap();
         assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
         let mut running = Running::launch(&world.section(2000));
-        let status = running.process.wait(PATIENCE, &Interrupt::default()).unwrap();
+        let status = running.process.wait(TIMEOUT, &Interrupt::default()).unwrap();
         let said = running.process.stderr();
         assert_eq!(status.code(), Some(69), "{said}");
         assert!(

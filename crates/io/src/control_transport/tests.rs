@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Each side's name for the other one.
 const SERVER: NodeId = NodeId::new(7);
 const RUNTIME: NodeId = NodeId::new(16);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 type Pair = (Box<dyn Driver>, Box<dyn Driver>);
 
@@ -70,7 +70,7 @@ fn carry(
             expected += 1;
         }
         to.0.publish();
-        assert!(start.elapsed() < PATIENCE, "{expected} of {numbers:?} have arrived");
+        assert!(start.elapsed() < TIMEOUT, "{expected} of {numbers:?} have arrived");
     }
 }
 
@@ -101,7 +101,7 @@ fn nothing_is_shown_before_the_turn_holds() {
         }
         runtime.publish();
         let (mut some, mut got, start) = ([0; 4], 0, Instant::now());
-        while got < 3 && start.elapsed() < PATIENCE {
+        while got < 3 && start.elapsed() < TIMEOUT {
             runtime.has_input();
             got += server.receive(RUNTIME, &mut some[got..]).expect("nothing is lost");
         }
@@ -119,7 +119,7 @@ fn who_sleeps_is_woken() {
         let start = Instant::now();
         while !server.prepare_sleep() {
             server.awake();
-            assert!(start.elapsed() < PATIENCE, "{name}: there is always something");
+            assert!(start.elapsed() < TIMEOUT, "{name}: there is always something");
         }
         let waker = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
@@ -136,7 +136,7 @@ fn who_sleeps_is_woken() {
         assert!(waker < Duration::from_secs(4), "{name}: nobody woke it");
         server.awake();
         let (mut word, mut got, start) = ([0], 0, Instant::now());
-        while got == 0 && start.elapsed() < PATIENCE {
+        while got == 0 && start.elapsed() < TIMEOUT {
             runtime.has_input();
             got = server.receive(RUNTIME, &mut word).expect("nothing is lost");
         }

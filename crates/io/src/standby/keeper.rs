@@ -32,7 +32,7 @@ pub struct Watch {
     /// Time-out of a turn. A worker that has not turned for so long is killed if it was
     /// stopped, sleeps, or has had a processor for half of that time. A worker that waits
     /// for a processor does not hang.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The last observation of the worker.
@@ -51,7 +51,7 @@ impl Seen {
 impl Watch {
     /// Waits until a child may have ended; meanwhile kills a worker that hangs.
     fn wait(&self, pair: Pair, seen: &mut Seen) {
-        let look = (self.patience / 8).clamp(Duration::from_millis(5), Duration::from_millis(100));
+        let look = (self.timeout / 8).clamp(Duration::from_millis(5), Duration::from_millis(100));
         // SAFETY: a set of signals on this stack, and a time; the signal is blocked, so
         // that it stays until it is waited for.
         unsafe {
@@ -69,9 +69,9 @@ impl Watch {
         let Some(worker) = Pid::from_raw(pair.worker.load(Ordering::Relaxed) as i32) else {
             return;
         };
-        let enough = self.patience.as_nanos() as u64 / 2;
+        let enough = self.timeout.as_nanos() as u64 / 2;
         let Some(waits) = seen.stall.waits(number(worker), beats, enough) else { return };
-        if !waits && seen.since.elapsed() >= self.patience {
+        if !waits && seen.since.elapsed() >= self.timeout {
             // The in-flight packet may be why it hangs: the next worker takes packets one
             // by one.
             log::note_crash();

@@ -56,7 +56,7 @@ impl Board {
 
     /// A time-out under which no worker hangs.
     fn watch(&self) -> Watch {
-        Watch { beats: self.word(9), patience: Duration::MAX }
+        Watch { beats: self.word(9), timeout: Duration::MAX }
     }
 
     fn pair(&self) -> Pair {
@@ -395,7 +395,7 @@ fn a_worker_that_hangs_is_replaced() {
     apart("a_worker_that_hangs_is_replaced", || {
         let board = Board::new();
         create().unwrap();
-        let watch = Watch { beats: board.word(9), patience: Duration::from_millis(50) };
+        let watch = Watch { beats: board.word(9), timeout: Duration::from_millis(50) };
         let code = supervise(board.pair(), watch, |mut turns| {
             if turns.takes_over() {
                 return 0;

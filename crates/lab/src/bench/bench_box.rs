@@ -84,7 +84,7 @@ impl BenchBox {
             limits: SwitchLimits::default(),
             seed: 7,
             tick_interval: 10_000_000,
-            patience: 3_000_000_000,
+            timeout: 3_000_000_000,
             fabric,
             logs: Vec::new(),
             succeeds: false,

@@ -28,7 +28,7 @@ const KIND: u8 = 40;
 /// Capacity of the channel of frames between the threads.
 const FRAMES: usize = 1024;
 /// Time limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// After this many looks in vain the thread yields the processor.
 const SPINS: u32 = 200;
 
@@ -159,7 +159,7 @@ fn wait(end: &mut dyn End, got: &mut Vec<u32>, count: usize) -> Result<(), Strin
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(SPINS) {
             std::thread::yield_now();
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 return Err(format!("{} of {count} messages have come", got.len()));
             }
         } else {
@@ -178,7 +178,7 @@ fn send_all(end: &mut dyn End, words: &[u32]) -> Result<(), String> {
     let (mut done, begin) = (0, Instant::now());
     while done < words.len() {
         done += end.send(&words[done..])?;
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > TIMEOUT {
             return Err(format!("{done} of {} messages were taken", words.len()));
         }
     }
@@ -225,7 +225,7 @@ fn send_all_looking(end: &mut dyn End, words: &[u32], got: &mut Vec<u32>) -> Res
         if !got.is_empty() {
             return Err("something came that nobody has sent".to_owned());
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > TIMEOUT {
             return Err(format!("{done} of {} messages were taken", words.len()));
         }
     }

@@ -169,7 +169,7 @@ impl<'a> Cluster<'a> {
             limits: SwitchLimits::default(),
             seed: 7,
             tick_interval: 50 * MILLISECOND,
-            patience: 3_000 * MILLISECOND,
+            timeout: 3_000 * MILLISECOND,
             fabric: fabric(),
             logs: Vec::new(),
             succeeds: false,

@@ -72,7 +72,7 @@ const LEASES: usize = 64_512;
 /// Flows that are opened together, before any answer is awaited.
 const WINDOW: usize = 256;
 /// Retransmission timeout, and the most attempts per flow.
-const PATIENCE: Duration = Duration::from_millis(250);
+const TIMEOUT: Duration = Duration::from_millis(250);
 const ATTEMPTS: usize = 40;
 /// Time limit for the box to have every flow, and to have every flow safe: this, and as
 /// much again for every million flows.
@@ -216,7 +216,7 @@ pub(super) fn open(
         let open = |flow: usize| -> std::io::Result<UdpSocket> {
             let socket = UdpSocket::bind(client(flow))?;
             socket.connect(server)?;
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(TIMEOUT))?;
             socket.send(&flow.to_be_bytes())?;
             Ok(socket)
         };
@@ -233,12 +233,12 @@ pub(super) fn open(
     Ok(())
 }
 
-/// Waits for the flow's datagram to come back; sends it again every [`PATIENCE`].
+/// Waits for the flow's datagram to come back; sends it again every [`TIMEOUT`].
 fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
     let mut block = [0; 64];
     for _ in 0..ATTEMPTS {
         let sent = Instant::now();
-        while sent.elapsed() < PATIENCE {
+        while sent.elapsed() < TIMEOUT {
             match socket.recv(&mut block) {
                 Ok(len) if block[..len] == flow.to_be_bytes() => return Ok(()),
                 Ok(len) => bail!("something else came back: {:?}", &block[..len]),

@@ -65,7 +65,7 @@ impl Case {
         let seal = |host: u16| {
             let life = NonZeroU64::MIN.saturating_add(host.into());
             HostSeal::new(
-                SealConfig { cluster: 7, host, hosts: 2, incarnation: 1, life, patience: 1 },
+                SealConfig { cluster: 7, host, hosts: 2, incarnation: 1, life, timeout: 1 },
                 &ring,
             )
         };

@@ -203,8 +203,8 @@ fn a_peer_that_hears_again_is_not_treated_as_silent() {
     }
     // The first is repeated at once, and lost again.
     assert_eq!(frames(&mut a, now).len(), 1);
-    let patience = a.poll_timeout().unwrap() - now;
-    assert!(patience < 1000 * MILLISECOND, "{patience} ns");
+    let timeout = a.poll_timeout().unwrap() - now;
+    assert!(timeout < 1000 * MILLISECOND, "{timeout} ns");
 }
 
 /// More frames than are repeated together are missing, and the first of them are under

@@ -5,7 +5,7 @@
 //! switch gets those of its chains as messages and says which version it uses; if that is
 //! not the newest, it gets the rules again.
 
-use super::memory::Entry;
+use super::memory::Decision;
 use super::{Coordinator, Scaling};
 use crate::rules::{Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -64,7 +64,7 @@ impl Coordinator {
     }
 
     fn renew_rules(&mut self, rules: RuleSet) {
-        self.record(Entry::Rules { rules });
+        self.record(Decision::Rules { rules });
         let switches: Vec<NodeId> = self.switches.iter().map(|(switch, _)| switch.node).collect();
         for switch in switches {
             self.push_rules(switch);
@@ -99,7 +99,7 @@ impl Coordinator {
     /// A switch says which rules it uses. A switch that has just started has none.
     pub(super) fn handle_rules_in_force(&mut self, from: Peer, switch: u16, version: u64) {
         if self.memory.services[usize::from(switch)].switch_life != from.incarnation {
-            self.record(Entry::Switch { switch, life: from.incarnation });
+            self.record(Decision::Switch { switch, life: from.incarnation });
         }
         match self.switches.iter_mut().find(|(switch, _)| switch.node == from.node) {
             Some(known) => *known = (from, version),

@@ -4,7 +4,7 @@
 //! In: the time, managers' reports. Out: fences, views, orders to recover. Never: a
 //! failure before the fence is acknowledged.
 
-use super::memory::{Entry, RuntimeSlot};
+use super::memory::{Decision, RuntimeSlot};
 use super::{Coordinator, HOPELESS, Hearing, Swept};
 use crate::message::{Cause, Control, Member, MemberState};
 use holdfast_protection::Peer;
@@ -183,7 +183,7 @@ impl Coordinator {
             // The manager is gone with it, or has not seen the runtime stand still.
             notice.silent = hearing.suspected_at.saturating_sub(hearing.last_heard);
         }
-        self.record(Entry::Failed { peer, cause, at: now, flows, notice });
+        self.record(Decision::Failed { peer, cause, at: now, flows, notice });
         self.pending.forget(peer.node);
         self.forget_demand(peer);
         self.push_view();
@@ -237,7 +237,7 @@ impl Coordinator {
     pub(super) fn note_unclaimed(&mut self, dead: Peer, switch: NodeId, flows: u64) {
         let known = self.failovers().find(|failover| failover.dead == dead);
         if known.is_some_and(|known| known.unclaimed.iter().all(|(other, _)| *other != switch)) {
-            self.record(Entry::Unclaimed { dead, switch, flows });
+            self.record(Decision::Unclaimed { dead, switch, flows });
         }
     }
 
@@ -246,7 +246,7 @@ impl Coordinator {
         self.tell_sweeps();
         while let Some(dead) = self.memory.finished() {
             self.swept.retain(|swept| swept.dead != dead);
-            self.record(Entry::Finished { dead, at: now });
+            self.record(Decision::Finished { dead, at: now });
         }
         self.serve_all();
     }

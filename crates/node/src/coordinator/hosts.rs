@@ -18,7 +18,7 @@
 //! runtime has failed when all of them have confirmed. Its own host's manager is asked
 //! too, so that its process ends, but not waited for.
 
-use super::memory::{Entry, RuntimeSlot, Serving};
+use super::memory::{Decision, RuntimeSlot, Serving};
 use super::{Cause, Coordinator, MemberState};
 use crate::message::{Beat, Control};
 use crate::quorum::is_majority;
@@ -51,7 +51,7 @@ pub struct HostsConfig {
     /// The switches among which the ports are divided, in the order of their numbers.
     pub switches: Vec<SwitchPlace>,
     /// The time-out of [`Quorum`](crate::quorum::Quorum), ns.
-    pub patience: u64,
+    pub timeout: u64,
 }
 
 impl HostsConfig {
@@ -60,7 +60,7 @@ impl HostsConfig {
         HostsConfig {
             hosts: vec![HostConfig { has_ports: true, has_runtimes: true }],
             switches: vec![SwitchPlace::default()],
-            patience: 300_000_000,
+            timeout: 300_000_000,
         }
     }
 
@@ -313,7 +313,7 @@ impl Coordinator {
     /// True if the host was heard within half of a time-out.
     pub(super) fn is_fresh(&self, host: &Known) -> bool {
         host.heard_at
-            .is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2)
+            .is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.timeout / 2)
     }
 
     /// True if a host is known, is heard, and hears more than half of all.
@@ -380,7 +380,7 @@ impl Coordinator {
         }
         let since = *self.worse_since[at].get_or_insert(now);
         own.is_some_and(|(stays, _)| !stays)
-            || now.saturating_sub(since) > self.config.hosts.patience
+            || now.saturating_sub(since) > self.config.hosts.timeout
     }
 
     /// True if a known host is silent or hears no majority: it may be about to be given
@@ -389,7 +389,7 @@ impl Coordinator {
     /// packet log is lost.
     pub(super) fn is_anybody_unwell(&self) -> bool {
         let was_unsteady =
-            self.last_turn.saturating_sub(self.unsteady_at) <= self.config.hosts.patience;
+            self.last_turn.saturating_sub(self.unsteady_at) <= self.config.hosts.timeout;
         self.is_joined()
             && (was_unsteady
                 || self.is_any_badly_served()
@@ -400,7 +400,7 @@ impl Coordinator {
     /// here. Echoes show both: a beat that is long on its way, or from a host that hears
     /// nothing, echoes an old beat.
     fn note_unsteady(&mut self, now: u64) {
-        if self.longest_way(now).is_none_or(|longest| longest > self.config.hosts.patience / 2) {
+        if self.longest_way(now).is_none_or(|longest| longest > self.config.hosts.timeout / 2) {
             self.unsteady_at = now;
         }
     }
@@ -433,7 +433,7 @@ impl Coordinator {
         if !self.is_joined() {
             return;
         }
-        let patience = self.config.hosts.patience;
+        let timeout = self.config.hosts.timeout;
         self.hear_hosts();
         self.note_unsteady(now);
         let has_quorum = self.has_quorum();
@@ -453,7 +453,7 @@ impl Coordinator {
         }
         // A host that does not hear the others is given up too: its link is cut in one
         // direction.
-        let is_late = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) > patience);
+        let is_late = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) > timeout);
         let is_lost =
             |host: &Known| is_late(host.heard_at) || is_late(host.alone_since) && host.is_known;
         let lost: Vec<u16> = self
@@ -484,7 +484,7 @@ impl Coordinator {
         for switch in unserved {
             self.serve_elsewhere(switch, now);
         }
-        if !served.is_empty() && now.saturating_sub(self.refreshed_at) > patience {
+        if !served.is_empty() && now.saturating_sub(self.refreshed_at) > timeout {
             // The message also tells the managers that there is a coordinator.
             self.tell_service(now);
         }
@@ -525,7 +525,7 @@ impl Coordinator {
     /// True if a new service, or a new incarnation of this coordinator, is to be given
     /// time. While the coordinator is cut off that time does not begin.
     fn is_soon_after(&self, since: u64, now: u64) -> bool {
-        now.saturating_sub(since.max(self.quorum_at)) <= 3 * self.config.hosts.patience
+        now.saturating_sub(since.max(self.quorum_at)) <= 3 * self.config.hosts.timeout
     }
 
     /// True if a host has never been heard, although it has had the time to speak.
@@ -580,7 +580,7 @@ impl Coordinator {
         let highest = heard.map(|service| service.term).max().unwrap_or(0);
         let term = self.memory.services[at].term.max(highest) + 1;
         let life = self.manager_life(host);
-        self.record(Entry::Serves { switch, host, term, life });
+        self.record(Decision::Serves { switch, host, term, life });
         self.given_at[at] = now;
         self.tell_service(now);
         self.tell_managers();
@@ -636,10 +636,10 @@ impl Coordinator {
         if !self.is_joined() {
             return u64::MAX;
         }
-        let patience = self.config.hosts.patience;
+        let timeout = self.config.hosts.timeout;
         // A host that is late is given up at once, not at the next regular turn.
-        let late = self.hosts.iter().filter_map(|host| host.heard_at).map(|at| at + patience + 1);
-        late.filter(|at| *at > self.last_turn).fold(self.last_turn + patience / 4, u64::min)
+        let late = self.hosts.iter().filter_map(|host| host.heard_at).map(|at| at + timeout + 1);
+        late.filter(|at| *at > self.last_turn).fold(self.last_turn + timeout / 4, u64::min)
     }
 
     /// True if flows would survive the death of any one host, as far as the hosts

@@ -1,7 +1,7 @@
 //! The coordinator's write-ahead log: must be kept before any message that depends on it
 //! leaves.
 //!
-//! Theory of operation. The coordinator appends an [`Entry`] for each decision, and the
+//! Theory of operation. The coordinator appends an entry for each [`Decision`], and the
 //! driver keeps the entries before it lets messages out. Every record has a version, its
 //! number, and a checksum, so a damaged, missing or misplaced record is noticed. When the
 //! entries since the last snapshot have become longer than a snapshot would be, a
@@ -9,7 +9,7 @@
 //!
 //! In: entries. Out: bytes to keep. Never: I/O.
 
-use super::memory::{Entry, Memory};
+use super::memory::{Decision, Memory};
 use holdfast_wire::fnv1a;
 use serde::de::DeserializeOwned;
 
@@ -25,7 +25,7 @@ const SHORT: usize = 64 * 1024;
 
 /// A log record to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct LogRecord {
     /// The record's number. Records are read again in this order.
     pub number: u64,
     /// The content.
@@ -68,7 +68,7 @@ impl core::error::Error for LogError {}
 pub(super) struct Log {
     next: u64,
     /// Records that the driver has not fetched.
-    fresh: Vec<Record>,
+    fresh: Vec<LogRecord>,
     /// Bytes of the last snapshot, and of the entries since.
     snapshot: usize,
     entries: usize,
@@ -94,28 +94,28 @@ pub fn describe(record: &[u8]) -> String {
     let body =
         record.get(HEADER_LEN..record.len().saturating_sub(CHECKSUM_LEN)).unwrap_or_default();
     match record.get(1) {
-        Some(&ENTRY) => decode::<Entry>(body, 0)
+        Some(&ENTRY) => decode::<Decision>(body, 0)
             .map_or_else(|error| error.to_string(), |entry| format!("{entry:?}")),
         _ => "a snapshot".to_owned(),
     }
 }
 
 impl Log {
-    pub(super) fn append(&mut self, entry: &Entry) {
+    pub(super) fn append(&mut self, entry: &Decision) {
         let bytes = encode(ENTRY, self.next, entry);
         self.entries += bytes.len();
-        self.fresh.push(Record { number: self.next, bytes, replaces: false });
+        self.fresh.push(LogRecord { number: self.next, bytes, replaces: false });
         self.next += 1;
     }
 
     /// The records to be kept now. `memory` is the state after every entry so far.
-    pub(super) fn take(&mut self, memory: &Memory) -> Vec<Record> {
+    pub(super) fn take(&mut self, memory: &Memory) -> Vec<LogRecord> {
         let is_long = self.entries > self.snapshot.max(SHORT);
         if self.snapshot == 0 || is_long && !self.fresh.is_empty() {
             let bytes = encode(SNAPSHOT, self.next, memory);
             (self.snapshot, self.entries) = (bytes.len(), 0);
             self.fresh.clear();
-            self.fresh.push(Record { number: self.next, bytes, replaces: true });
+            self.fresh.push(LogRecord { number: self.next, bytes, replaces: true });
             self.next += 1;
         }
         core::mem::take(&mut self.fresh)

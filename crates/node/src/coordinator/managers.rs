@@ -6,7 +6,7 @@
 //! before anything else that it says is believed ([`Coordinator::present`]).
 
 use super::hosts::Known;
-use super::memory::{Entry, RuntimeSlot, Serving};
+use super::memory::{Decision, RuntimeSlot, Serving};
 use super::{Cause, Coordinator, MemberState};
 use crate::message::{Control, Failover, Notice, Standing};
 use holdfast_protection::Peer;
@@ -228,7 +228,7 @@ impl Coordinator {
                 // The log does not know this incarnation, so its number must not be given
                 // again.
                 if peer.incarnation >= self.memory.next_incarnation {
-                    self.record(Entry::Seen { incarnation: peer.incarnation });
+                    self.record(Decision::Seen { incarnation: peer.incarnation });
                 }
                 self.pending.push((
                     NodeId::manager(host),

@@ -1,7 +1,7 @@
 //! The coordinator's memory, which survives its death.
 //!
 //! Theory of operation. Everything that must not be forgotten lies in [`Memory`], and
-//! changes only by [`Memory::apply`] with an [`Entry`]. An entry is a decision that has
+//! changes only by [`Memory::apply`] with a [`Decision`]. An entry is a decision that has
 //! been taken, not a question: the same entries in the same order give the same memory,
 //! in the incarnation that decided and in the one that reads them again. Orders to
 //! runtimes that must take effect are part of it ([`Ordered`]): `apply` derives them too,
@@ -130,7 +130,7 @@ pub(super) struct Memory {
 
 /// A decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Entry {
+pub(super) enum Decision {
     /// A new incarnation of the coordinator begins, at this time by its clock, which may
     /// differ from the earlier one's.
     Began { at: u64 },
@@ -291,11 +291,11 @@ impl Memory {
     }
 
     /// See the module.
-    pub(super) fn apply(&mut self, entry: &Entry) {
+    pub(super) fn apply(&mut self, entry: &Decision) {
         match entry {
-            Entry::Began { at } => self.began(*at),
-            Entry::Started { peer, at } => self.started(*peer, *at),
-            Entry::Joined { peer } => {
+            Decision::Began { at } => self.began(*at),
+            Decision::Started { peer, at } => self.started(*peer, *at),
+            Decision::Joined { peer } => {
                 if self.serving().next().is_none() {
                     self.ledgers.iter_mut().for_each(Ledger::forget_epochs);
                 }
@@ -305,7 +305,7 @@ impl Memory {
                     self.ask_successor(*peer);
                 }
             }
-            Entry::Failed { peer, cause, at, flows, notice } => {
+            Decision::Failed { peer, cause, at, flows, notice } => {
                 let (dead, cause, detected_at, notice) = (*peer, *cause, *at, notice.clone());
                 let (had, unclaimed) = (*flows, Vec::new());
                 self.failed(Failover {
@@ -320,23 +320,23 @@ impl Memory {
                     notice,
                 });
             }
-            Entry::CoordinatorRequest { from, number, request } => {
+            Decision::CoordinatorRequest { from, number, request } => {
                 if let Some(place) = self.place(*from) {
                     place.handled = *number;
                     self.request(*from, request);
                 }
             }
-            Entry::Granted { to, pool, blocks } => {
+            Decision::Granted { to, pool, blocks } => {
                 let Some(at) = self.pool_at(*pool) else { return };
                 let blocks = self.ledgers[at].take(*to, blocks);
                 self.wanting[at].retain(|peer| peer != to);
                 self.order(*to, Control::Grant { pool: *pool, blocks });
             }
-            Entry::Held { by, pool, blocks } => {
+            Decision::Held { by, pool, blocks } => {
                 let Some(at) = self.pool_at(*pool) else { return };
                 self.ledgers[at].take(*by, blocks);
             }
-            Entry::Finished { dead, at } => {
+            Decision::Finished { dead, at } => {
                 if let Some(recovery) =
                     self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == *dead)
                 {
@@ -344,39 +344,39 @@ impl Memory {
                 }
                 self.release(*dead);
             }
-            Entry::Unclaimed { dead, switch, flows } => {
+            Decision::Unclaimed { dead, switch, flows } => {
                 if let Some(recovery) =
                     self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == *dead)
                 {
                     recovery.failover.unclaimed.push((*switch, *flows));
                 }
             }
-            Entry::Leaves { peer, at, had, becomes_spare } => {
+            Decision::Leaves { peer, at, had, becomes_spare } => {
                 self.leaves(*peer, *at, *had);
                 if let Some(place) = self.place(*peer) {
                     place.is_spare = *becomes_spare;
                 }
             }
-            Entry::Asked { of, order } => self.order(*of, order.clone()),
-            Entry::Moved { peer, flows } => {
+            Decision::Asked { of, order } => self.order(*of, order.clone()),
+            Decision::Moved { peer, flows } => {
                 if let Some(drain) = self.drain(*peer) {
                     drain.moved += flows;
                 }
             }
-            Entry::Drained { peer, at } => {
+            Decision::Drained { peer, at } => {
                 if let Some(drain) = self.drain(*peer) {
                     drain.ended_at = Some(*at);
                 }
             }
-            Entry::Restored { node, at } => {
+            Decision::Restored { node, at } => {
                 if let Some(place) = self.places.iter_mut().find(|place| place.member.node == *node)
                 {
                     (place.is_drained, place.is_spare, place.start_at) = (false, false, Some(*at));
                 }
             }
-            Entry::Wants { peer, pool } => self.wants(*peer, *pool),
-            Entry::Rules { rules } => self.rules.clone_from(rules),
-            Entry::Switch { switch, life } => {
+            Decision::Wants { peer, pool } => self.wants(*peer, *pool),
+            Decision::Rules { rules } => self.rules.clone_from(rules),
+            Decision::Switch { switch, life } => {
                 if let Some(service) = self.services.get_mut(usize::from(*switch)) {
                     service.switch_life = *life;
                 }
@@ -385,12 +385,12 @@ impl Memory {
                     recovery.stuck.retain(|(_, switches)| !switches.contains(&node));
                 }
             }
-            Entry::Serves { switch, host, term, life } => {
+            Decision::Serves { switch, host, term, life } => {
                 if let Some(service) = self.services.get_mut(usize::from(*switch)) {
                     (service.host, service.term, service.life) = (*host, *term, *life);
                 }
             }
-            Entry::Seen { incarnation } => {
+            Decision::Seen { incarnation } => {
                 self.next_incarnation = self.next_incarnation.max(incarnation + 1)
             }
         }
@@ -670,9 +670,9 @@ mod tests {
     fn a_drain_is_remembered_while_it_is_needed() {
         let mut memory = memory();
         let leave = |memory: &mut Memory, peer: Peer| {
-            memory.apply(&Entry::Started { peer, at: 1 });
-            memory.apply(&Entry::Joined { peer });
-            memory.apply(&Entry::Leaves { peer, at: 1, had: 1, becomes_spare: false });
+            memory.apply(&Decision::Started { peer, at: 1 });
+            memory.apply(&Decision::Joined { peer });
+            memory.apply(&Decision::Leaves { peer, at: 1, had: 1, becomes_spare: false });
         };
         let [open, ending] = [
             Peer { node: NodeId::new(16), incarnation: 1 },
@@ -680,13 +680,13 @@ mod tests {
         ];
         leave(&mut memory, open);
         leave(&mut memory, ending);
-        memory.apply(&Entry::Drained { peer: ending, at: 2 });
+        memory.apply(&Decision::Drained { peer: ending, at: 2 });
         let last = KEPT as u32 + 9;
         for incarnation in 3..=last {
             let peer = Peer { node: NodeId::new(18), incarnation };
             leave(&mut memory, peer);
-            memory.apply(&Entry::Drained { peer, at: 2 });
-            memory.apply(&Entry::Failed {
+            memory.apply(&Decision::Drained { peer, at: 2 });
+            memory.apply(&Decision::Failed {
                 peer,
                 cause: Cause::Drained,
                 at: 2,

@@ -12,7 +12,7 @@
 //! flows for it. The coordinator takes no part in moving or replicating a flow.
 //!
 //! The coordinator may die at any instruction, and its next incarnation continues from
-//! the [log](Record): every decision is logged before it takes effect. The driver asks
+//! the [log](LogRecord): every decision is logged before it takes effect. The driver asks
 //! for records ([`Coordinator::poll_log`]), keeps them, and says so
 //! ([`Coordinator::logged`]); only then do messages go to the channel. A runtime numbers
 //! the messages that must take effect exactly once, and keeps them until the coordinator
@@ -34,12 +34,14 @@ mod moves;
 mod pending;
 mod pools;
 mod scaling;
+mod status;
 
 pub use clusters::ClusterConfig;
 pub use hosts::{HostConfig, HostsConfig, SwitchPlace};
 pub use ledger::{Account, Ledger};
-pub use log::{LogError, Record, describe};
+pub use log::{LogError, LogRecord, describe};
 pub use scaling::Scaling;
+pub use status::RuntimeStatus;
 
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
@@ -51,7 +53,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason, NodeId};
 use hosts::Known;
 use log::Log;
-use memory::{Entry, Memory, RuntimeSlot};
+use memory::{Decision, Memory, RuntimeSlot};
 use moves::Draining;
 use pending::Pending;
 use pools::Demand;
@@ -94,21 +96,6 @@ struct Swept {
     observer: NodeId,
     dead: Peer,
     is_over: bool,
-}
-
-/// A runtime as `status` shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuntimeStatus {
-    /// Node, incarnation, state.
-    pub member: Member,
-    /// Its last report.
-    pub report: Report,
-    /// The runtime is out of service, or about to be.
-    pub is_drained: bool,
-    /// The runtime is started when its cluster grows.
-    pub is_spare: bool,
-    /// Set if the process keeps ending and is started again.
-    pub retried: Option<Retried>,
 }
 
 /// The coordinator's knowledge of a runtime that need not be remembered.
@@ -303,7 +290,7 @@ impl Coordinator {
             return Err(LogError::OtherConfiguration);
         }
         let mut coordinator = Coordinator::of(config, now, log, memory);
-        coordinator.record(Entry::Began { at: now });
+        coordinator.record(Decision::Began { at: now });
         coordinator.ask_managers();
         for place in &coordinator.memory.places {
             if place.member.state != MemberState::Failed {
@@ -397,7 +384,7 @@ impl Coordinator {
     }
 
     /// The records to be kept before [`Coordinator::logged`] is called.
-    pub fn poll_log(&mut self) -> Vec<Record> {
+    pub fn poll_log(&mut self) -> Vec<LogRecord> {
         self.log.take(&self.memory)
     }
 
@@ -431,121 +418,8 @@ impl Coordinator {
         self.logged();
     }
 
-    /// All runtimes, as `status` shows them.
-    pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
-        let heard = self.memory.places.iter().zip(&self.hearings);
-        heard.map(|(place, hearing)| RuntimeStatus {
-            member: place.member,
-            report: hearing.report.clone(),
-            is_drained: place.is_drained,
-            is_spare: place.is_spare,
-            retried: place.retried(),
-        })
-    }
-
-    /// Failures so far, latest last.
-    pub fn failovers(&self) -> impl Iterator<Item = &Failover> + '_ {
-        self.memory.recoveries.iter().map(|recovery| &recovery.failover)
-    }
-
-    /// The accounts of the pools.
-    pub fn ledgers(&self) -> &[Ledger] {
-        &self.memory.ledgers
-    }
-
-    /// The latest view's version.
-    pub fn view(&self) -> u64 {
-        self.memory.view
-    }
-
-    /// True once every runtime has started and knows the others, and the switches know
-    /// the rules.
-    pub fn is_ready(&self) -> bool {
-        let is_ruled = self.rules_in_force() == self.memory.rules.version();
-        // If a host does not come, more than half of the hosts begin without it after a
-        // while.
-        let may_lack = self.is_joined()
-            && self.last_turn.saturating_sub(self.began_at) > self.config.start_timeout;
-        let is_waited_for = |place: &RuntimeSlot| !may_lack || self.is_there(place.member.host);
-        let are_all_there = may_lack || self.hosts.iter().all(|host| host.is_known);
-        is_ruled
-            && are_all_there
-            && self.memory.places.iter().zip(&self.hearings).all(|(place, hearing)| {
-                match place.member.state {
-                    MemberState::Running => hearing.report.view == self.memory.view,
-                    MemberState::Leaving => true,
-                    _ => place.is_drained || !is_waited_for(place),
-                }
-            })
-    }
-
-    /// By state server, the incarnation that has reported last, if flows have their home
-    /// there.
-    pub fn state_servers(&self) -> impl Iterator<Item = Option<Peer>> + '_ {
-        self.servers_heard.iter().map(|heard| heard.map(|(peer, ..)| peer))
-    }
-
-    /// Whether flows would survive a failure.
-    pub fn protected(&self) -> Protected {
-        let promising = |cluster: u16| {
-            self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises)
-        };
-        // Runtimes that are leaving count too: their flows are still theirs.
-        let serving = || {
-            let heard = self.memory.places.iter().zip(&self.hearings);
-            let serves = |state: MemberState| state.serves();
-            let is_meant = move |place: &RuntimeSlot| {
-                serves(place.member.state) && promising(place.member.cluster)
-            };
-            heard.filter(move |(place, _)| is_meant(place)).map(|(_, hearing)| hearing)
-        };
-        let mut clusters =
-            (0..self.config.clusters.len() as u16).filter(|cluster| promising(*cluster)).peekable();
-        if clusters.peek().is_none()
-            || clusters.any(|cluster| self.memory.running_in(cluster).count() < 2)
-        {
-            return Protected::No;
-        }
-        // A state server that has been silent for a while may have failed already:
-        // another failure now would be the second.
-        let is_server_present = |server: u16, number: u32| {
-            let is_it = |(peer, view, at): &(Peer, u64, u64)| {
-                let is_late = self.last_turn.saturating_sub(*at) > self.config.hang_timeout / 2;
-                peer.incarnation == number && *view == self.memory.view && !is_late
-            };
-            self.servers_heard.get(usize::from(server)).and_then(Option::as_ref).is_some_and(is_it)
-        };
-        let is_present = |&(switch, number): &(NodeId, u32)| match switch.state_server_number() {
-            Some(server) => is_server_present(server, number),
-            None => {
-                self.memory.switch_life(switch).is_none_or(|life| u32::from(life as u8) == number)
-                    && self.memory.has_spoken(switch)
-            }
-        };
-        let settled = |hearing: &Hearing| {
-            hearing.suspected.is_none()
-                // A runtime that has not heard of a switch's new incarnation still counts
-                // on the earlier one's packet log. The same holds for a state server.
-                && hearing.report.logs.iter().all(is_present)
-                && hearing.report.view == self.memory.view
-                && !hearing.report.resynchronising
-                && hearing.report.unprotected == 0
-                && self.last_turn.saturating_sub(hearing.last_heard) <= self.config.hang_timeout / 2
-        };
-        let is_recovering = self.failovers().any(|failover| failover.recovered_at.is_none());
-        if is_recovering
-            || self.is_waiting_for_manager()
-            || self.is_anybody_unwell()
-            || !serving().all(settled)
-        {
-            Protected::Resynchronising
-        } else {
-            Protected::Yes
-        }
-    }
-
     /// Takes a decision: it holds in this incarnation and the next.
-    fn record(&mut self, entry: Entry) {
+    fn record(&mut self, entry: Decision) {
         self.memory.apply(&entry);
         self.log.append(&entry);
     }
@@ -680,7 +554,7 @@ impl Coordinator {
             self.drops.count(DropReason::Malformed);
             return;
         }
-        self.record(Entry::CoordinatorRequest { from, number, request });
+        self.record(Decision::CoordinatorRequest { from, number, request });
         match (wanted, spared) {
             (Some(pool), _) => self.want(from, pool, 2, now),
             (None, Some(pool)) => self.spared(from, pool),
@@ -730,7 +604,7 @@ impl Coordinator {
                 } else if self.memory.places[at].member.state == MemberState::Starting {
                     self.hearings[at].came_late =
                         self.hearings.iter().any(|hearing| hearing.report.flows > 0);
-                    self.record(Entry::Joined { peer: from });
+                    self.record(Decision::Joined { peer: from });
                     self.tell_managers();
                     self.push_view();
                     self.grant_first_blocks(from, now);
@@ -766,7 +640,7 @@ impl Coordinator {
         self.hearings
             .iter_mut()
             .for_each(|hearing| hearing.last_heard = now.min(hearing.last_heard + unwatched));
-        self.stand_still(since.saturating_sub(self.config.hosts.patience / 4), now);
+        self.stand_still(since.saturating_sub(self.config.hosts.timeout / 4), now);
         self.last_turn = now;
         self.look_after_hosts(now);
         if self.is_waiting_for_manager() {
@@ -799,7 +673,7 @@ impl Coordinator {
             if may_start && place.start_at.is_some_and(|due| due <= now) {
                 let peer =
                     Peer { node: place.member.node, incarnation: self.memory.next_incarnation };
-                self.record(Entry::Started { peer, at: now });
+                self.record(Decision::Started { peer, at: now });
                 self.hearings[at] = Hearing::new(now, true);
                 self.fabric.set_peer(peer);
                 self.admit();

@@ -8,7 +8,7 @@
 //! remember which request of a drain is under way: a new incarnation of the coordinator
 //! asks for the rest.
 
-use super::memory::Entry;
+use super::memory::Decision;
 use super::{Coordinator, MemberState};
 use crate::message::{Control, Drain, Order, Refusal, Report};
 use holdfast_protection::Peer;
@@ -83,7 +83,7 @@ impl Coordinator {
         let request = self.next_request;
         self.next_request += 1;
         let order = Control::Migrate { request, targets, limit, selector: selector.to_owned() };
-        self.record(Entry::Asked { of: source.peer(), order });
+        self.record(Decision::Asked { of: source.peer(), order });
         Ok(request)
     }
 
@@ -108,7 +108,7 @@ impl Coordinator {
             _ => {}
         }
         let (peer, had) = (self.memory.places[at].member.peer(), self.hearings[at].report.flows);
-        self.record(Entry::Leaves { peer, at: now, had, becomes_spare: false });
+        self.record(Decision::Leaves { peer, at: now, had, becomes_spare: false });
         self.push_view();
         self.go_on_draining(now);
         Ok(())
@@ -128,7 +128,7 @@ impl Coordinator {
         if !is_out {
             return Err(Refusal::NotDrained(node));
         }
-        self.record(Entry::Restored { node, at: now });
+        self.record(Decision::Restored { node, at: now });
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Coordinator {
             (draining.request, draining.moved, draining.awaits_report) = (None, 0, true);
         }
         if flows > 0 {
-            self.record(Entry::Moved { peer: from, flows });
+            self.record(Decision::Moved { peer: from, flows });
         }
     }
 
@@ -220,7 +220,7 @@ impl Coordinator {
             }
             let since = *self.draining[which].empty_since.get_or_insert(now);
             if now.saturating_sub(since) >= EMPTY_FOR {
-                self.record(Entry::Drained { peer, at: now });
+                self.record(Decision::Drained { peer, at: now });
                 self.stop(peer);
             }
         }

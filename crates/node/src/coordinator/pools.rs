@@ -6,7 +6,7 @@
 //! answered, and no block is quarantined, is the runtime told that there is none; until
 //! then its new flows wait.
 
-use super::memory::Entry;
+use super::memory::Decision;
 use super::{Coordinator, SECOND};
 use crate::message::{Control, PoolId};
 use holdfast_protection::Peer;
@@ -53,11 +53,11 @@ impl Coordinator {
         }
         let blocks = self.memory.ledgers[at].pick(count);
         if !blocks.is_empty() {
-            self.record(Entry::Granted { to: from, pool, blocks });
+            self.record(Decision::Granted { to: from, pool, blocks });
             return;
         }
         if !self.memory.wanting[at].contains(&from) {
-            self.record(Entry::Wants { peer: from, pool });
+            self.record(Decision::Wants { peer: from, pool });
         }
         self.demands[at].told.retain(|peer| *peer != from);
         self.ask(at, now);
@@ -97,7 +97,7 @@ impl Coordinator {
             if blocks.is_empty() {
                 break;
             }
-            self.record(Entry::Granted { to, pool, blocks });
+            self.record(Decision::Granted { to, pool, blocks });
         }
         let (demand, wanting) = (&mut self.demands[at], &self.memory.wanting[at]);
         demand.told.retain(|peer| wanting.contains(peer));
@@ -127,7 +127,7 @@ impl Coordinator {
         let unknown: Vec<u32> =
             blocks.iter().copied().filter(|block| ledger.is_unowned(*block)).collect();
         if !unknown.is_empty() {
-            self.record(Entry::Held { by, pool, blocks: unknown });
+            self.record(Decision::Held { by, pool, blocks: unknown });
         }
     }
 

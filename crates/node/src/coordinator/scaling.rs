@@ -22,7 +22,7 @@
 //! The log remembers which places are spare, but not how far the help is: a new
 //! incarnation of the coordinator sees the load again.
 
-use super::memory::Entry;
+use super::memory::Decision;
 use super::{Coordinator, MemberState};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, NodeId};
@@ -245,7 +245,7 @@ impl Coordinator {
         workload.shrunk_at = Some(now);
         if let Some(least) = loads.iter().min_by_key(|load| load.flows) {
             let (peer, had) = (least.peer, least.flows);
-            self.record(Entry::Leaves { peer, at: now, had, becomes_spare: true });
+            self.record(Decision::Leaves { peer, at: now, had, becomes_spare: true });
             self.push_view();
             self.go_on_draining(now);
         }
@@ -317,7 +317,7 @@ impl Coordinator {
         self.workloads[cluster].relief =
             Some(Relief { from: worst.peer, to, not, left: None, request: None });
         if spare.is_some() {
-            self.record(Entry::Restored { node: to, at: now });
+            self.record(Decision::Restored { node: to, at: now });
         }
         self.relieve(cluster, scaling);
     }

@@ -122,7 +122,7 @@ enum Arrival {
     TooScattered,
 }
 
-struct Entry {
+struct Reassembly {
     datagram: Datagram,
     key: Option<FlowKey>,
     until: u64,
@@ -136,9 +136,9 @@ struct Entry {
     held: (u32, u32),
 }
 
-impl Entry {
-    fn new(datagram: Datagram, until: u64) -> Entry {
-        Entry {
+impl Reassembly {
+    fn new(datagram: Datagram, until: u64) -> Reassembly {
+        Reassembly {
             datagram,
             key: None,
             until,
@@ -209,7 +209,7 @@ struct Slot {
 pub struct Fragments {
     limits: FragmentLimits,
     /// A ring, in order of creation: number `n` is at `n % datagrams`.
-    entries: Vec<Entry>,
+    entries: Vec<Reassembly>,
     oldest: u64,
     newest: u64,
     numbers: HashMap<Datagram, u64, foldhash::fast::FixedState>,
@@ -236,7 +236,9 @@ impl Fragments {
         let hasher = || foldhash::fast::FixedState::with_seed(seed);
         let mut fragments = Fragments {
             limits,
-            entries: (0..limits.datagrams).map(|_| Entry::new(Datagram::default(), 0)).collect(),
+            entries: (0..limits.datagrams)
+                .map(|_| Reassembly::new(Datagram::default(), 0))
+                .collect(),
             oldest: 0,
             newest: 0,
             numbers: HashMap::with_capacity_and_hasher(limits.datagrams * 2, hasher()),
@@ -378,7 +380,7 @@ impl Fragments {
         let number = self.newest;
         self.newest += 1;
         let at = self.at(number);
-        self.entries[at] = Entry::new(datagram, now.saturating_add(LIFETIME));
+        self.entries[at] = Reassembly::new(datagram, now.saturating_add(LIFETIME));
         self.numbers.insert(datagram, number);
         number
     }

@@ -51,7 +51,7 @@ enum State {
     Probing { mac: Mac, tries: u32, next: u64 },
 }
 
-struct Entry {
+struct Neighbor {
     state: State,
     used: u64,
 }
@@ -93,7 +93,7 @@ pub(super) enum Due {
 
 /// See the module.
 pub(super) struct Neighbors {
-    entries: BTreeMap<Name, Entry>,
+    entries: BTreeMap<Name, Neighbor>,
     asking: usize,
     held: usize,
     /// No entry is due earlier.
@@ -128,7 +128,7 @@ impl Neighbors {
         }
         self.make_room();
         let state = State::Asking { tries: 1, next, held: VecDeque::new() };
-        self.entries.insert((port, *address), Entry { state, used: now });
+        self.entries.insert((port, *address), Neighbor { state, used: now });
         self.asking += 1;
         self.next = self.next.min(next);
         Lookup::Unknown { ask: true }
@@ -140,7 +140,7 @@ impl Neighbors {
         if self.entries.len() < LIMIT {
             return;
         }
-        let is_idle = |entry: &Entry| !matches!(entry.state, State::Asking { .. });
+        let is_idle = |entry: &Neighbor| !matches!(entry.state, State::Asking { .. });
         let mut ages: Vec<u64> =
             self.entries.values().filter(|entry| is_idle(entry)).map(|entry| entry.used).collect();
         let mut to_go = LIMIT / 8;
@@ -160,7 +160,7 @@ impl Neighbors {
         address: &[u8; 16],
         packet: Released<Packet>,
     ) -> Option<Released<Packet>> {
-        let Some(Entry { state: State::Asking { held, .. }, .. }) =
+        let Some(Neighbor { state: State::Asking { held, .. }, .. }) =
             self.entries.get_mut(&(port, *address))
         else {
             return Some(packet);
@@ -189,7 +189,7 @@ impl Neighbors {
         if !self.entries.contains_key(&name) {
             if evidence == Evidence::Question {
                 self.make_room();
-                self.entries.insert(name, Entry { state: State::Stale { mac }, used: now });
+                self.entries.insert(name, Neighbor { state: State::Stale { mac }, used: now });
             }
             return VecDeque::new();
         }

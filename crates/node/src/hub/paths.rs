@@ -50,7 +50,7 @@ struct HostPath {
 #[derive(Debug)]
 pub(super) struct Paths {
     me: u16,
-    patience: u64,
+    timeout: u64,
     ways: Vec<HostPath>,
     /// By node, its host, as the hosts say.
     places: Vec<Option<u16>>,
@@ -59,26 +59,26 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// The networks of this host among so many. `patience`: the time-out after which a
+    /// The networks of this host among so many. `timeout`: the time-out after which a
     /// host is missed, ns.
-    pub(super) fn new(me: u16, hosts: u16, patience: u64) -> Paths {
+    pub(super) fn new(me: u16, hosts: u16, timeout: u64) -> Paths {
         let ways = vec![HostPath::default(); usize::from(hosts)];
-        Paths { me, patience, ways, places: Vec::new(), next: 0, has_changed: false }
+        Paths { me, timeout, ways, places: Vec::new(), next: 0, has_changed: false }
     }
 
     /// Interval between probes.
     fn interval(&self) -> u64 {
-        (self.patience / 16).max(1)
+        (self.timeout / 16).max(1)
     }
 
     /// A probe older than this does not count as heard.
     fn lately(&self) -> u64 {
-        self.patience / 4
+        self.timeout / 4
     }
 
     /// The first network is used again when it has led to a host for so long.
     fn calm(&self) -> u64 {
-        self.patience * 4
+        self.timeout * 4
     }
 
     /// Takes a probe from this host, sent by this one of its networks, at `sent` by that
@@ -194,7 +194,7 @@ mod tests {
     use proptest::prelude::*;
 
     const MILLISECOND: u64 = 1_000_000;
-    const PATIENCE: u64 = 160 * MILLISECOND;
+    const TIMEOUT: u64 = 160 * MILLISECOND;
     const HOSTS: u16 = 3;
 
     /// Three hosts and two networks. Cuts are `(network, from, to)`.
@@ -209,7 +209,7 @@ mod tests {
 
     impl World {
         fn new() -> World {
-            let hosts = (0..HOSTS).map(|me| Paths::new(me, HOSTS, PATIENCE)).collect();
+            let hosts = (0..HOSTS).map(|me| Paths::new(me, HOSTS, TIMEOUT)).collect();
             World { hosts, cuts: Vec::new(), now: 0, delay: 0, late: Vec::new() }
         }
 
@@ -258,13 +258,13 @@ mod tests {
     fn what_is_cut_is_gone_around() {
         let mut world = World::new();
         assert_eq!(world.hosts[0].to(NodeId::new(77)), None, "nothing is known yet");
-        world.run(PATIENCE);
+        world.run(TIMEOUT);
         for from in 0..HOSTS {
             assert_eq!(world.used(from), [Some(0), Some(0)]);
         }
         assert_eq!(world.hosts[0].to(NodeId::new(77)), Some(0), "wherever that is");
         world.cuts = vec![(0, 0, 1)];
-        world.run(PATIENCE / 2);
+        world.run(TIMEOUT / 2);
         assert_eq!(
             (world.used(0), world.used(1), world.used(2)),
             (vec![Some(1), Some(0)], vec![Some(0); 2], vec![Some(0); 2])
@@ -273,13 +273,13 @@ mod tests {
         world.hosts[0].place(NodeId::new(77), Some(1));
         assert_eq!(world.hosts[0].to(NodeId::new(77)), Some(1));
         world.cuts.clear();
-        world.run(PATIENCE);
+        world.run(TIMEOUT);
         assert_eq!(
             (world.used(0), world.hosts[0].leading(1)),
             (vec![Some(1), Some(0)], 3),
             "not at once"
         );
-        world.run(PATIENCE * 4);
+        world.run(TIMEOUT * 4);
         assert_eq!(world.used(0), [Some(0), Some(0)]);
         assert!(world.hosts[0].take_changed() && !world.hosts[0].take_changed());
     }
@@ -289,15 +289,15 @@ mod tests {
     #[test]
     fn where_nothing_leads_both_are_tried() {
         let mut world = World::new();
-        world.run(PATIENCE);
+        world.run(TIMEOUT);
         world.cuts = vec![(0, 0, 2), (1, 0, 2), (0, 2, 0), (1, 2, 0)];
-        world.run(PATIENCE / 2);
+        world.run(TIMEOUT / 2);
         assert_eq!(
             (world.used(0), world.used(2), world.used(1)),
             (vec![Some(0), None], vec![None, Some(0)], vec![Some(0); 2])
         );
         world.cuts.retain(|(path, ..)| *path == 0);
-        world.run(PATIENCE / 4);
+        world.run(TIMEOUT / 4);
         assert_eq!(
             (world.used(0), world.used(2)),
             (vec![Some(0), Some(1)], vec![Some(1), Some(0)])
@@ -308,12 +308,12 @@ mod tests {
     #[test]
     fn a_slow_path_says_nothing_new() {
         let mut world = World::new();
-        world.delay = PATIENCE / 6;
-        world.run(PATIENCE);
+        world.delay = TIMEOUT / 6;
+        world.run(TIMEOUT);
         for host in &mut world.hosts {
             host.take_changed();
         }
-        world.run(PATIENCE * 4);
+        world.run(TIMEOUT * 4);
         assert!(world.hosts.iter_mut().all(|host| !host.take_changed()));
     }
 
@@ -329,7 +329,7 @@ mod tests {
                 world.cuts = cuts;
                 world.run(time * MILLISECOND);
             }
-            world.run(PATIENCE * 6);
+            world.run(TIMEOUT * 6);
             for from in 0..HOSTS {
                 for to in (0..HOSTS).filter(|to| *to != from) {
                     let is_cut = |path: u8, from: u16, to: u16| world.cuts.contains(&(path, from, to));

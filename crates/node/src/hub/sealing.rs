@@ -91,7 +91,7 @@ impl Hub {
     pub fn use_two_paths(&mut self) {
         if let Some(sealed) = &mut self.sealed {
             sealed.paths =
-                Some(Paths::new(sealed.config.host, sealed.config.hosts, sealed.config.patience));
+                Some(Paths::new(sealed.config.host, sealed.config.hosts, sealed.config.timeout));
         }
     }
 
@@ -252,7 +252,7 @@ mod tests {
 
     const MILLISECOND: u64 = 1_000_000;
     const HOSTS: u16 = 2;
-    const PATIENCE: u64 = 100 * MILLISECOND;
+    const TIMEOUT: u64 = 100 * MILLISECOND;
 
     fn switch() -> Switch {
         Switch::new(SwitchConfig {
@@ -262,7 +262,7 @@ mod tests {
             limits: SwitchLimits::default(),
             seed: 1,
             tick_interval: 20 * MILLISECOND,
-            patience: 3000 * MILLISECOND,
+            timeout: 3000 * MILLISECOND,
             fabric: FabricConfig::default(),
             logs: Vec::new(),
             succeeds: false,
@@ -272,11 +272,11 @@ mod tests {
     fn hub(host: u16, incarnation: u32) -> Hub {
         let me = Peer { node: NodeId::manager(host), incarnation };
         let mut hub = Hub::new(vec![switch()], Manager::new(me, FabricConfig::default()));
-        hub.join(HOSTS, PATIENCE, 0);
+        hub.join(HOSTS, TIMEOUT, 0);
         let ring = KeyRing::new(vec![Key { number: 1, secret: [7; 32] }]).unwrap();
         let life = NonZeroU64::new(u64::from(incarnation) * 256 + u64::from(host) + 1).unwrap();
         hub.authenticate(
-            SealConfig { cluster: 0, host, hosts: HOSTS, incarnation, life, patience: PATIENCE },
+            SealConfig { cluster: 0, host, hosts: HOSTS, incarnation, life, timeout: TIMEOUT },
             &ring,
         );
         hub
@@ -402,7 +402,7 @@ mod tests {
             hub.use_two_paths();
             hub.note_local(Peer { node: NodeId::runtime(host as u16), incarnation: 1 });
         }
-        world.run(3 * PATIENCE);
+        world.run(3 * TIMEOUT);
         assert_eq!(ways(&mut world), [(Some(0), true); 2]);
         for (cuts, expected) in [
             (vec![(0, 0)], [Some(1), Some(0)]),
@@ -411,7 +411,7 @@ mod tests {
             (vec![(0, 0), (1, 1)], [Some(1), Some(0)]),
         ] {
             world.cuts = cuts;
-            for _ in 0..3 * PATIENCE / MILLISECOND {
+            for _ in 0..3 * TIMEOUT / MILLISECOND {
                 world.run(MILLISECOND);
                 assert!(
                     ways(&mut world).iter().all(|(_, is_connected)| *is_connected),
@@ -421,17 +421,17 @@ mod tests {
             }
             assert_eq!(ways(&mut world).map(|(path, _)| path), expected, "{:?}", world.cuts);
             world.cuts.clear();
-            world.run(6 * PATIENCE);
+            world.run(6 * TIMEOUT);
             assert_eq!(ways(&mut world).map(|(path, _)| path), [Some(0); 2]);
         }
         world.cuts = vec![(0, 0)];
         world.hubs[1] = hub(1, 6);
         world.hubs[1].use_two_paths();
         world.hubs[1].note_local(Peer { node: NodeId::runtime(1), incarnation: 1 });
-        world.run(3 * PATIENCE);
+        world.run(3 * TIMEOUT);
         assert_eq!(ways(&mut world), [(Some(1), true), (Some(0), true)]);
         world.cuts = vec![(0, 0), (1, 0)];
-        world.run(2 * PATIENCE);
+        world.run(2 * TIMEOUT);
         // Two votes of three are the first one's.
         assert_eq!(ways(&mut world).map(|(_, is_connected)| is_connected), [true, false]);
         assert_eq!(world.pool.free(), world.pool.total());
@@ -442,7 +442,7 @@ mod tests {
     fn probes_are_sealed() {
         let mut world = world();
         world.hubs[1].use_two_paths();
-        world.run(3 * PATIENCE);
+        world.run(3 * TIMEOUT);
         assert_eq!(world.hubs[0].path_of(&world.pool.take().unwrap()), None);
         assert!(world.drops(0, DropReason::Malformed) > 0, "it has one network");
         let mut probe = world.pool.take().unwrap();
@@ -467,7 +467,7 @@ mod tests {
         let mut world = world();
         let runtime = Peer { node: NodeId::FIRST_RUNTIME, incarnation: 1 };
         world.hubs[0].note_local(runtime);
-        world.run(3 * PATIENCE);
+        world.run(3 * TIMEOUT);
         assert_eq!(
             world.hubs[1].take_moved(),
             [(NodeId::FIRST_RUNTIME, Some(0)), (NodeId::MANAGER, Some(0))]
@@ -489,7 +489,7 @@ mod tests {
     #[test]
     fn hubs_agree_on_what_is_sealed() {
         let mut world = world();
-        world.run(3 * PATIENCE);
+        world.run(3 * TIMEOUT);
         let packet = world.packet();
         world.arrives(packet);
         assert_eq!(world.drops(1, DropReason::Unsealed), 1);
@@ -509,7 +509,7 @@ mod tests {
     fn without_a_key_damage_is_noticed() {
         let mut world = world();
         world.hubs.iter_mut().for_each(|hub| hub.sealed = None);
-        world.run(3 * PATIENCE);
+        world.run(3 * TIMEOUT);
         assert_eq!(world.hubs[1].drops().total(), 0, "what hosts say arrives");
         let mut arrives = |prepare: &dyn Fn(&mut Packet)| {
             let before = world.hubs[1].drops().clone();
@@ -548,7 +548,7 @@ mod tests {
     #[test]
     fn a_new_life_is_told_at_once() {
         let mut world = world();
-        world.run(3 * PATIENCE);
+        world.run(3 * TIMEOUT);
         for (restarted, incarnation) in [(1, 6), (0, 6)] {
             world.hubs[restarted] = hub(restarted as u16, incarnation);
             let before = world.drops(1, DropReason::Unannounced);
@@ -565,14 +565,14 @@ mod tests {
     #[test]
     fn what_was_meant_for_an_earlier_life_is_not_heard() {
         let mut world = world();
-        world.run(3 * PATIENCE);
+        world.run(3 * TIMEOUT);
         world.hubs[1] = hub(1, 6);
         let said = |to| Sealing { to, life: 1, counter: 0, nodes: vec![NodeId::FIRST_RUNTIME] };
         world.hubs[0].manager.fabric().set_peer(Peer { node: NodeId::manager(1), incarnation: 6 });
         world.hubs[0].sealed = None;
         for (to, expected) in [(5, vec![]), (6, vec![(NodeId::FIRST_RUNTIME, Some(0))])] {
             assert!(world.hubs[0].manager.tell_sealing(1, said(to)));
-            world.run(3 * PATIENCE);
+            world.run(3 * TIMEOUT);
             assert_eq!(world.hubs[1].take_moved(), expected, "to {to}");
         }
     }

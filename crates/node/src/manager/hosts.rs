@@ -11,11 +11,11 @@ use holdfast_protection::Peer;
 use holdfast_wire::NodeId;
 
 impl Manager {
-    /// Makes this host one of so many, with so many switches. `patience`: the time-out of
+    /// Makes this host one of so many, with so many switches. `timeout`: the time-out of
     /// [`Quorum`], ns.
-    pub fn join(&mut self, hosts: u16, switches: u16, patience: u64, now: u64) {
+    pub fn join(&mut self, hosts: u16, switches: u16, timeout: u64, now: u64) {
         let me = self.fabric.me().node.host().unwrap_or(0);
-        self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
+        self.quorum = Some(Quorum::new(me, hosts, switches, timeout, now));
     }
 
     /// Sets how many of a switch's ports have links that are up here; for one of several
@@ -51,8 +51,8 @@ impl Manager {
 
     /// True if the coordinator, on any of several hosts, was heard within a time-out.
     pub(crate) fn is_coordinator_heard(&self) -> bool {
-        let patience = self.quorum.as_ref().map_or(0, Quorum::patience);
-        self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * patience)
+        let timeout = self.quorum.as_ref().map_or(0, Quorum::timeout);
+        self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * timeout)
     }
 
     /// True if no other host serves now what this one does: see [`Quorum::may_serve_at`].

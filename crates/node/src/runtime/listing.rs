@@ -98,7 +98,7 @@ impl Listings {
     }
 
     /// Time until a turn is due without input, ns; `None` for never.
-    pub(super) fn patience(&self) -> Option<u64> {
+    pub(super) fn timeout(&self) -> Option<u64> {
         match self.open.is_empty() {
             true => None,
             false => Some(if self.is_blocked { 1_000_000 } else { 0 }),

@@ -583,13 +583,13 @@ impl Runtime {
             return Some(0);
         }
         let fabric = self.fabric.poll_timeout().unwrap_or(u64::MAX);
-        let after = |patience: Option<u64>| match patience {
+        let after = |timeout: Option<u64>| match timeout {
             Some(0) => 0,
-            Some(patience) => self.clock.saturating_add(patience),
+            Some(timeout) => self.clock.saturating_add(timeout),
             None => u64::MAX,
         };
         let (migrations, listings) =
-            (after(self.migrations.patience()), after(self.listings.patience()));
+            (after(self.migrations.timeout()), after(self.listings.timeout()));
         let replays =
             self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
         let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());

@@ -12,7 +12,7 @@ const LIMIT_PER_FLOW: u32 = 64;
 /// Packets that may wait in the lobby, for room for their flows.
 const LOBBY: usize = 1024;
 /// The longest that a packet may wait, stamped time, ns.
-const PATIENCE: u64 = 2_000_000_000;
+const TIMEOUT: u64 = 2_000_000_000;
 
 /// A packet with its position in the chain, from which it goes on.
 pub(crate) struct Parked {
@@ -91,7 +91,7 @@ impl Parking {
     /// The first packet of the lobby, if it has waited too long since the switch stamped
     /// it.
     pub(crate) fn pop_outside_older_than(&mut self, now: u64) -> Option<Visitor> {
-        let is_late = |visitor: &Visitor| now.saturating_sub(visitor.packet.meta.stamp) > PATIENCE;
+        let is_late = |visitor: &Visitor| now.saturating_sub(visitor.packet.meta.stamp) > TIMEOUT;
         let visitor =
             if self.lobby.front().is_some_and(is_late) { self.lobby.pop_front() } else { None }?;
         if let Some(count) = self.outside.get_mut(&visitor.hash) {
@@ -156,7 +156,7 @@ impl Parking {
 
     /// The first packet, if it has waited too long.
     pub(crate) fn pop_older_than(&mut self, now: u64) -> Option<Parked> {
-        let is_late = |parked: &Parked| now.saturating_sub(parked.since) > PATIENCE;
+        let is_late = |parked: &Parked| now.saturating_sub(parked.since) > TIMEOUT;
         if self.packets.front().is_some_and(is_late) { self.packets.pop_front() } else { None }
     }
 }

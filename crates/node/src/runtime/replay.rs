@@ -31,7 +31,7 @@ use zerocopy::IntoBytes;
 const _: () = assert!(Ask::MOST <= u64::BITS);
 
 /// Time before missing packets are asked for again, worker's time, ns.
-const PATIENCE: u64 = 10_000_000;
+const TIMEOUT: u64 = 10_000_000;
 /// Packets of a flow that wait for an input before them. If there are more, that input
 /// never comes.
 const KEPT: usize = 1024;
@@ -104,7 +104,7 @@ impl Replays {
     /// The time at which packets are to be asked for again, by the worker's clock.
     pub(crate) fn poll_timeout(&self) -> u64 {
         match self.ready.is_empty() {
-            true => self.asked.front().map_or(u64::MAX, |(at, _)| at + PATIENCE),
+            true => self.asked.front().map_or(u64::MAX, |(at, _)| at + TIMEOUT),
             false => 0,
         }
     }
@@ -200,7 +200,7 @@ impl Lane {
             queue.pop_front();
         }
         while let Some((at, epoch)) =
-            self.replays.asked.pop_front_if(|(at, _)| *at + PATIENCE <= clock)
+            self.replays.asked.pop_front_if(|(at, _)| *at + TIMEOUT <= clock)
         {
             let Some(replay) = self.replays.flows.get_mut(&epoch) else { continue };
             let Some((count, _)) = replay.asked.filter(|(_, asked_at)| *asked_at == at) else {

@@ -20,7 +20,7 @@ use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 /// Suspects that wait at a time.
 const MOST: usize = 64;
 /// A suspect is given up after so long without a safe moment, worker's time, ns.
-const PATIENCE: u64 = 3_000_000_000;
+const TIMEOUT: u64 = 3_000_000_000;
 /// Interval between two checks for a safe moment, ns.
 pub(super) const LOOK_EVERY: u64 = 10_000_000;
 
@@ -86,7 +86,7 @@ impl Lane {
             } else if !core::mem::replace(&mut tried, true) {
                 let found = Found { slot: suspect.flow.slot, is_reply: suspect.is_reply };
                 self.run_late(suspect.packet, found, &suspect.key, shared, pool);
-            } else if clock.saturating_sub(since) > PATIENCE {
+            } else if clock.saturating_sub(since) > TIMEOUT {
                 shared.drop(suspect.packet, DropReason::Suspect, pool);
             } else {
                 self.suspects.push(suspect);

@@ -7,7 +7,7 @@ use holdfast_wire::nsh::{self, Outer, index};
 use holdfast_wire::{HEADROOM, MemoryPool, PacketPool};
 use proptest::prelude::*;
 
-const PATIENCE: u64 = 600;
+const TIMEOUT: u64 = 600;
 const SIZES: [usize; 4] = [0, 1, 64, 1400];
 
 fn ring(numbers: &[u8]) -> KeyRing {
@@ -19,7 +19,7 @@ fn ring(numbers: &[u8]) -> KeyRing {
 
 fn config(host: u16, incarnation: u32) -> SealConfig {
     let life = NonZeroU64::new(u64::from(incarnation) << 32 | u64::from(host) << 8 | 1).unwrap();
-    SealConfig { cluster: 7, host, hosts: 3, incarnation, life, patience: PATIENCE }
+    SealConfig { cluster: 7, host, hosts: 3, incarnation, life, timeout: TIMEOUT }
 }
 
 fn seal(host: u16, incarnation: u32, numbers: &[u8]) -> HostSeal {
@@ -348,14 +348,14 @@ fn what_was_kept_back_for_long_is_refused() {
     let plain = bench.plain(64);
     let (mut a, mut b) = pair();
     let kept: Vec<_> = (0..2).map(|_| bench.seal(&mut a, &plain)).collect();
-    announce(&a, &mut b, PATIENCE);
-    announce(&a, &mut b, 2 * PATIENCE - 1);
+    announce(&a, &mut b, TIMEOUT);
+    announce(&a, &mut b, 2 * TIMEOUT - 1);
     assert_eq!(bench.open(&mut b, &kept[0]).as_ref(), Ok(&plain));
-    announce(&a, &mut b, 2 * PATIENCE);
+    announce(&a, &mut b, 2 * TIMEOUT);
     assert_eq!(bench.open(&mut b, &kept[1]), Err(DropReason::Replayed));
     // A host that was cut off for long continues with its count.
     let fresh = bench.seal(&mut a, &plain);
-    announce(&a, &mut b, 900 * PATIENCE);
+    announce(&a, &mut b, 900 * TIMEOUT);
     assert_eq!(bench.open(&mut b, &fresh), Ok(plain));
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Log {
 }
 
 /// The head of a logged packet.
-struct Entry {
+struct LoggedPacket {
     meta: Meta,
     len: usize,
 }
@@ -107,7 +107,7 @@ impl Log {
         true
     }
 
-    fn entry(&self, at: u64) -> Entry {
+    fn entry(&self, at: u64) -> LoggedPacket {
         let mut head = [0; HEAD];
         self.read(at, &mut head);
         let [s0, s1, s2, s3, s4, s5, s6, s7, e0, e1, e2, e3, l0, l1, ingress, switch] = head;
@@ -118,7 +118,7 @@ impl Log {
             switch,
             ..Meta::default()
         };
-        Entry { meta, len: u16::from_be_bytes([l0, l1]).into() }
+        LoggedPacket { meta, len: u16::from_be_bytes([l0, l1]).into() }
     }
 
     /// Forgets packets from the oldest on, up to this stamp.
@@ -150,7 +150,7 @@ impl Log {
 
     /// Copies the packet at this place.
     fn copy(&self, at: u64, packet: &mut Packet) -> bool {
-        let Entry { meta, len } = self.entry(at);
+        let LoggedPacket { meta, len } = self.entry(at);
         packet.clear();
         let is_copied = packet.extend_back(len).is_some_and(|bytes| {
             self.read(at + HEAD as u64, bytes);

@@ -65,7 +65,7 @@ pub struct SwitchConfig {
     /// Interval between two ticks to each runtime, ns.
     pub tick_interval: u64,
     /// How long a packet may wait for its flow's recovery, or for the switch's own, ns.
-    pub patience: u64,
+    pub timeout: u64,
     /// The fabric endpoint's configuration.
     pub fabric: FabricConfig,
     /// By chain: bytes of each runtime's log of packets that were sent for the chain. 0
@@ -687,8 +687,8 @@ impl Switch {
         pool: &mut dyn PacketPool,
     ) {
         self.turned_at = now;
-        let patience = self.config.patience;
-        let is_late = |since: u64| now.saturating_sub(since) > patience;
+        let timeout = self.config.timeout;
+        let is_late = |since: u64| now.saturating_sub(since) > timeout;
         while let Some(held) = self.held.pop_front_if(|held| is_late(held.since)) {
             self.drop(held.packet, DropReason::RecoveryTimeout, pool);
         }
@@ -736,7 +736,7 @@ impl Switch {
             self.sweep_at = (self.sweep_at + 1) % self.routes.capacity();
             let id = self.sweep_at as routes::RouteId;
             let limit = |route: &Route| {
-                if route.is_real { IDLE } else { self.config.patience.saturating_add(UNREAL_IDLE) }
+                if route.is_real { IDLE } else { self.config.timeout.saturating_add(UNREAL_IDLE) }
             };
             if self
                 .routes
@@ -761,7 +761,7 @@ impl Switch {
             .into_iter()
             .flatten()
             .min()
-            .map_or(u64::MAX, |since| since + self.config.patience + 1);
+            .map_or(u64::MAX, |since| since + self.config.timeout + 1);
         self.next_tick.min(late)
     }
 

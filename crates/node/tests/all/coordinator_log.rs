@@ -3,7 +3,7 @@
 
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{
-    ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, LogError, Record,
+    ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, LogError, LogRecord,
 };
 use holdfast_node::message::{
     Control, MemberState, Notice, Order, Ordered, PoolId, Report, kind, numbered,
@@ -123,7 +123,7 @@ struct Host {
     now: u64,
     life: u32,
     coordinator: Option<Coordinator>,
-    disk: Vec<Record>,
+    disk: Vec<LogRecord>,
     manager: Fabric,
     runtimes: Vec<Runtime>,
     ended: Vec<Peer>,

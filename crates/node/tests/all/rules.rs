@@ -275,7 +275,7 @@ impl World {
             limits: SwitchLimits::default(),
             seed: 1,
             tick_interval: 50 * MILLISECOND,
-            patience: 3000 * MILLISECOND,
+            timeout: 3000 * MILLISECOND,
             fabric: FabricConfig::default(),
             logs: Vec::new(),
             succeeds: false,

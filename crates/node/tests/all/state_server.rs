@@ -197,7 +197,7 @@ impl World {
             lease: 20 * MILLISECOND,
             rest: REST,
             unknown_rest: 5 * MILLISECOND,
-            patience: 8 * MILLISECOND,
+            timeout: 8 * MILLISECOND,
             step: MILLISECOND,
         };
         let me = Peer { node: NodeId::STATE_SERVER, incarnation: self.server_life };

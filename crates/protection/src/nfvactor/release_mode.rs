@@ -13,7 +13,7 @@
 
 use super::link::{Latched, Link};
 use super::unsaved::Unsaved;
-use super::{HELD_LIMIT, MARK_PATIENCE};
+use super::{HELD_LIMIT, MARK_TIMEOUT};
 use crate::plan::Release;
 use crate::{Commit, Detour, NodeIndex, Outbox, Peer};
 use holdfast_wire::DropReason;
@@ -141,7 +141,7 @@ impl Link {
 
     fn ask_what_has_left(&mut self, now: u64, out: &mut Outbox) {
         let Some(behind) = self.choice.behind else { return };
-        if self.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_PATIENCE) {
+        if self.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_TIMEOUT) {
             self.marked = Some((behind, now));
             out.marks.push((self.peer, behind));
         }

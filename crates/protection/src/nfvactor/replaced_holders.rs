@@ -8,7 +8,7 @@
 //! for them any longer.
 
 use super::link::{Latched, Link};
-use super::{HELD_LIMIT, MARK_PATIENCE};
+use super::{HELD_LIMIT, MARK_TIMEOUT};
 use crate::flows::ActorHeader;
 use crate::{Commit, FlowRef, Outbox, Peer, Slot};
 use holdfast_wire::DropReason;
@@ -121,7 +121,7 @@ impl ReplacedHolders {
     /// Sends marks to the holders that have not answered.
     pub(super) fn ask(&mut self, now: u64, out: &mut Outbox) {
         for left in &mut self.holders {
-            if left.asked.is_none_or(|at| now.saturating_sub(at) > MARK_PATIENCE) {
+            if left.asked.is_none_or(|at| now.saturating_sub(at) > MARK_TIMEOUT) {
                 left.asked = Some(now);
                 out.marks.push((left.peer, left.handed));
             }

@@ -15,23 +15,23 @@ const DEAD: usize = 1024;
 const INPUT_LEN: usize = 8;
 
 /// A record of inputs: its number (4), a stamp (8), and the inputs.
-pub(super) struct Record<'a> {
+pub(super) struct InputRecord<'a> {
     pub(super) number: Commit,
     base: u64,
     inputs: &'a [[u8; INPUT_LEN]],
 }
 
-impl<'a> Record<'a> {
+impl<'a> InputRecord<'a> {
     /// Parses a record.
     ///
     /// # Errors
     /// [`DropReason::Malformed`] if the body is not one.
-    pub(super) fn read(body: &'a [u8]) -> Result<Record<'a>, DropReason> {
+    pub(super) fn read(body: &'a [u8]) -> Result<InputRecord<'a>, DropReason> {
         let (number, rest) = split_commit(body)?;
         let (base, rest) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         match rest.as_chunks() {
             (inputs, []) if !inputs.is_empty() => {
-                Ok(Record { number, base: u64::from_be_bytes(*base), inputs })
+                Ok(InputRecord { number, base: u64::from_be_bytes(*base), inputs })
             }
             _ => Err(DropReason::Malformed),
         }
@@ -61,7 +61,7 @@ pub(super) struct Journals {
 
 impl Journals {
     /// Keeps the inputs of a record.
-    pub(super) fn take(&mut self, from: Peer, record: &Record<'_>) -> Result<(), DropReason> {
+    pub(super) fn take(&mut self, from: Peer, record: &InputRecord<'_>) -> Result<(), DropReason> {
         let journal = self.owners.entry(from).or_default();
         if journal.inputs.len() + record.inputs.len() > LIMIT {
             return Err(DropReason::HeldOverflow);

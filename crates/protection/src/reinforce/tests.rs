@@ -1,5 +1,5 @@
 use super::*;
-use crate::Record;
+use crate::ChannelRecord;
 
 use holdfast_wire::{FlowKey, MemoryPool, NodeId, PacketPool};
 
@@ -58,7 +58,7 @@ impl Side {
     }
 
     /// Ends a batch. Returns the records that are sent, and how many packets leave.
-    fn flush(&mut self) -> (Vec<(Record, Vec<u8>)>, usize) {
+    fn flush(&mut self) -> (Vec<(ChannelRecord, Vec<u8>)>, usize) {
         self.out.begin(0, self.now);
         self.protection.flush(&mut self.flows, &mut self.out);
         let records =
@@ -70,7 +70,7 @@ impl Side {
         (records, released)
     }
 
-    fn take(&mut self, from: Peer, records: &[(Record, Vec<u8>)]) {
+    fn take(&mut self, from: Peer, records: &[(ChannelRecord, Vec<u8>)]) {
         for (record, body) in records {
             self.protection
                 .handle_record(&mut self.flows, from, record.kind, body, &mut self.out)
@@ -83,7 +83,7 @@ fn key(flow: u16) -> FlowKey {
     FlowKey { source_port: flow, protocol: 17, ..FlowKey::default() }
 }
 
-fn kinds(records: &[(Record, Vec<u8>)]) -> Vec<u8> {
+fn kinds(records: &[(ChannelRecord, Vec<u8>)]) -> Vec<u8> {
     // Questions about copies do not matter here.
     records.iter().map(|(record, _)| record.kind).filter(|kind| *kind != kind::CHECK).collect()
 }

@@ -29,7 +29,7 @@ const PAUSE: u64 = 1_000_000;
 const FULL_PAUSE: u64 = 100_000_000;
 /// Time after the first refusal at which a flow that no runtime takes is given up, ns. By
 /// then any obstacle is over, and every runtime that was to come has come.
-const PATIENCE: u64 = 10_000_000_000;
+const TIMEOUT: u64 = 10_000_000_000;
 
 /// The parameters of a chain's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -454,7 +454,7 @@ impl Pages {
             let now = self.now;
             let recall = self.recall_of(dead);
             recall.again.push(Candidate {
-                give_up_at: candidate.give_up_at.min(now.saturating_add(PATIENCE)),
+                give_up_at: candidate.give_up_at.min(now.saturating_add(TIMEOUT)),
                 ..candidate
             });
             recall.again_at = now.saturating_add(PAUSE);
@@ -571,7 +571,7 @@ impl Pages {
     }
 
     /// The records to send, in order.
-    pub fn records(&self) -> impl Iterator<Item = (crate::Record, &[u8])> + '_ {
+    pub fn records(&self) -> impl Iterator<Item = (crate::ChannelRecord, &[u8])> + '_ {
         self.outbox.records()
     }
 

@@ -30,7 +30,7 @@ pub(super) const WITNESS: Site = 0;
 /// Frames that fit into a host's rings.
 const UNREAD_LIMIT: usize = 4096;
 /// Time-out after which a host is given up that is not heard, or hears nobody.
-pub(super) const PATIENCE: u64 = 300 * MILLISECOND;
+pub(super) const TIMEOUT: u64 = 300 * MILLISECOND;
 const BUFFERS: usize = 1024;
 
 pub(super) struct Host {
@@ -117,7 +117,7 @@ pub(super) fn config(hosts: u16, switches: u16, of_each: u16) -> HostsConfig {
         0 | 1 => HostsConfig { switches, ..HostsConfig::one() },
         count => {
             let host = |at: u16| HostConfig { has_ports: at > 0, has_runtimes: at > 0 };
-            HostsConfig { hosts: (0..count).map(host).collect(), switches, patience: PATIENCE }
+            HostsConfig { hosts: (0..count).map(host).collect(), switches, timeout: TIMEOUT }
         }
     }
 }
@@ -234,7 +234,7 @@ impl Hosts {
             limits: SwitchLimits::default(),
             seed: self.seed,
             tick_interval: 50 * MILLISECOND,
-            patience: 3 * SECOND,
+            timeout: 3 * SECOND,
             fabric: fabric(),
             logs: self.logs.clone(),
             succeeds,
@@ -253,7 +253,7 @@ impl Hosts {
             Manager::new(Peer { node: NodeId::manager(at as u16), incarnation: life }, fabric()),
         );
         if joins {
-            hub.join(count, PATIENCE, now);
+            hub.join(count, TIMEOUT, now);
             self.switches().for_each(|switch| hub.manager.set_links(switch, 1));
         }
         if self.are_sealed {

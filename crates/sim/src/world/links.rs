@@ -1,6 +1,6 @@
 //! The links that frames take in a world, and what happens to them there.
 
-use super::hosts::{PATIENCE, Site, WITNESS};
+use super::hosts::{Site, TIMEOUT, WITNESS};
 use super::served::Servers;
 use super::streams::{Lane, Of};
 use super::{BEGIN, Event, MILLISECOND, World};
@@ -59,7 +59,7 @@ impl Cuts {
 }
 
 /// Time for which two networks are whole; then one of them is broken for as long, ns.
-const SPELL: u64 = 4 * PATIENCE;
+const SPELL: u64 = 4 * TIMEOUT;
 
 /// An outage: one of two networks does not lead to a host, or from it. The two are never
 /// broken together, nor one right after the other, so that an outage is no failure of a

@@ -32,7 +32,7 @@ fn limits(size: u32, is_tight: bool) -> Limits {
         lease: 400 * MILLISECOND,
         rest: NUMBERS_REST,
         unknown_rest: SECOND / 2,
-        patience: 300 * MILLISECOND,
+        timeout: 300 * MILLISECOND,
         step: 10 * MILLISECOND,
     }
 }

@@ -2,7 +2,7 @@
 //! plays back packets that a host has taken in, cuts them, changes them, or sends them as
 //! if they had never been sealed.
 
-use super::hosts::{PATIENCE, Site};
+use super::hosts::{Site, TIMEOUT};
 use super::streams::Of;
 use super::{Event, MILLISECOND, World};
 use crate::random::Random;
@@ -32,7 +32,7 @@ pub(super) fn config(seed: u64, host: u16, hosts: u16, incarnation: u32) -> Seal
         Random::new(Random::new(seed).draw() ^ (u64::from(host) << 32 | u64::from(incarnation)))
             .draw();
     let life = NonZeroU64::new(drawn).unwrap_or(NonZeroU64::MIN);
-    SealConfig { cluster: 7, host, hosts, incarnation, life, patience: PATIENCE }
+    SealConfig { cluster: 7, host, hosts, incarnation, life, timeout: TIMEOUT }
 }
 
 impl World {

@@ -21,7 +21,7 @@ impl List {
     pub(super) fn due(&mut self, index: u32, out: &mut Vec<Output>) {
         match self.entries[index as usize].state {
             // Recovery of the dead may bring a copy of a flow that had this index.
-            State::Resting if self.dead > 0 => self.wake(index, self.limits.patience),
+            State::Resting if self.dead > 0 => self.wake(index, self.limits.timeout),
             State::Resting => self.turn(index, State::Free, NOBODY),
             State::Held | State::Lost if is_planted(Fault::ExpiresUnasked) => {
                 self.others.remove(&index);
@@ -40,7 +40,7 @@ impl List {
         {
             return self.unasked.push_back(index);
         }
-        self.wake(index, self.limits.patience);
+        self.wake(index, self.limits.timeout);
         // Questions about an index go one at a time, because an answer would not say to
         // which it belongs. During a recovery there are no questions: indexes of the dead
         // may be claimed any moment.

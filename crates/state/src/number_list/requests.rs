@@ -88,8 +88,8 @@ impl List {
         if self.unanswered == 0 {
             return;
         }
-        let (now, patience, number) = (self.now, self.limits.patience, self.number);
-        let is_over = |at: u64| now >= at.saturating_add(patience);
+        let (now, timeout, number) = (self.now, self.limits.timeout, self.number);
+        let is_over = |at: u64| now >= at.saturating_add(timeout);
         self.refuse(is_over, out);
         let mut may_come = false;
         let others = self

@@ -7,7 +7,7 @@ const B: Peer = Peer { node: NodeId::new(17), incarnation: 2 };
 
 fn server() -> Server {
     let limits =
-        Limits { size: 4, credit: 4, lease: 0, rest: 10, unknown_rest: 10, patience: 5, step: 1 };
+        Limits { size: 4, credit: 4, lease: 0, rest: 10, unknown_rest: 10, timeout: 5, step: 1 };
     let mut server = Server::new(&[Kind::Indexes(limits), Kind::Counters(2), Kind::Gauge(2)], 0, 1)
         .expect("it is small");
     for peer in [A, B] {
@@ -211,7 +211,7 @@ fn mistakes_are_refused() {
 #[test]
 fn what_is_not_remembered_is_nobodys_in_the_end() {
     let limits =
-        Limits { size: 4, credit: 4, lease: 0, rest: 0, unknown_rest: 0, patience: 5, step: 1 };
+        Limits { size: 4, credit: 4, lease: 0, rest: 0, unknown_rest: 0, timeout: 5, step: 1 };
     let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
     let dead = Peer { node: NodeId::new(18), incarnation: 9 };
     for peer in [A, B] {
@@ -261,7 +261,7 @@ fn what_nobody_claims_rests_for_a_short_time() {
         lease: 0,
         rest: 1000,
         unknown_rest: 10,
-        patience: 5000,
+        timeout: 5000,
         step: 1,
     };
     let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
@@ -304,7 +304,7 @@ fn whatever_is_due_is_asked_about() {
         lease: 100,
         rest: 0,
         unknown_rest: 0,
-        patience: 1_000_000,
+        timeout: 1_000_000,
         step: 1,
     };
     let mut server = Server::new(&[Kind::Indexes(limits)], 0, 1).expect("it is small");

@@ -15,7 +15,7 @@ fn kinds() -> Vec<Kind> {
         lease: 40 * u64::from(at),
         rest: 30 * u64::from(2 - at),
         unknown_rest: 7,
-        patience: 9,
+        timeout: 9,
         step: 2,
     };
     (0u32..)

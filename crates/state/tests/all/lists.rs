@@ -119,7 +119,7 @@ impl World {
             lease: if random.one_in(3) { 0 } else { 50 + random.next() % 100 },
             rest: if random.one_in(2) { 0 } else { random.next() % 100 },
             unknown_rest: u64::MAX,
-            patience: 5 + random.next() % 40,
+            timeout: 5 + random.next() % 40,
             step: 1 + random.next() % 5,
         };
         let server = Server::new(&kinds(limits), WAITING, 0).expect("it is small");
@@ -580,7 +580,7 @@ impl World {
             self.carry(peer, usize::from(u8::MAX));
         }
         self.replicate(usize::MAX);
-        let time = self.limits.patience.max(self.limits.step);
+        let time = self.limits.timeout.max(self.limits.step);
         self.pass(time);
     }
 

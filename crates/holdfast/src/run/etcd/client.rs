@@ -134,7 +134,7 @@ impl Client {
     }
 
     /// Time-out of one member: two rounds over all members fit into a lease.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         let members = self.config.endpoints.len().max(1) as u64;
         Duration::from_millis((self.config.lease_ms / (2 * members)).clamp(100, 2000))
     }
@@ -166,7 +166,7 @@ impl Client {
             return Err(Trouble("etcd has no endpoints".to_owned()));
         };
         let wrong = |what: String| Trouble(format!("{}: {what}", endpoint.text));
-        let patience = self.patience();
+        let timeout = self.timeout();
         let (kept, tls) = (self.channel.take(), self.tls.as_ref());
         let answer = async {
             if let Some(channel) = kept {
@@ -179,8 +179,8 @@ impl Client {
             let channel = connect(endpoint, tls).await?;
             Ok::<_, Failure>((call(channel.clone()).await?, channel))
         };
-        let answer = self.runtime.block_on(async { tokio::time::timeout(patience, answer).await });
-        let late = || wrong(format!("no answer within {} ms", patience.as_millis()));
+        let answer = self.runtime.block_on(async { tokio::time::timeout(timeout, answer).await });
+        let late = || wrong(format!("no answer within {} ms", timeout.as_millis()));
         let (answer, channel) =
             answer.map_err(|_| late())?.map_err(|failure| wrong(cause(&failure)))?;
         self.channel = Some(channel);

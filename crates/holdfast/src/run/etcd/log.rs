@@ -12,7 +12,7 @@ use super::api::{KeyValue, RequestOp};
 use super::client::{Client, delete, get, is_value, made_by, put};
 use super::{Contact, Trouble};
 use crate::run::store::{LogStore, StoreError};
-use holdfast_node::coordinator::Record;
+use holdfast_node::coordinator::LogRecord;
 use rustix::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The coordinator's side of the log; a [`Writer`] does the work. See the module.
 pub(in crate::run) struct EtcdStore {
     contact: Arc<Contact>,
-    batches: Sender<Vec<Record>>,
+    batches: Sender<Vec<LogRecord>>,
     /// Batches given, and batches kept.
     given: u64,
     kept: Arc<AtomicU64>,
@@ -45,7 +45,7 @@ pub(in crate::run) struct EtcdStore {
 /// The thread's side.
 pub(super) struct Writer {
     contact: Arc<Contact>,
-    batches: Receiver<Vec<Record>>,
+    batches: Receiver<Vec<LogRecord>>,
     kept: Arc<AtomicU64>,
     incarnation: u32,
     /// The revision that made this process the leader.
@@ -84,7 +84,7 @@ impl EtcdStore {
 }
 
 impl LogStore for EtcdStore {
-    fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError> {
+    fn keep(&mut self, records: Vec<LogRecord>) -> Result<(), StoreError> {
         self.given += 1;
         self.batches.send(records).map_err(|_| StoreError::new(self.contact.why()))
     }
@@ -114,7 +114,7 @@ pub(super) struct Step {
 }
 
 /// Divides records into transactions; `position` is the last one used, and advances.
-pub(super) fn steps(records: &[Record], incarnation: u32, position: &mut u64) -> Vec<Step> {
+pub(super) fn steps(records: &[LogRecord], incarnation: u32, position: &mut u64) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let (mut step, mut bytes) = (Step::default(), 0);
     // Records that a later one replaces need not be written.

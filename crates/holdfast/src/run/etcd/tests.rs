@@ -10,7 +10,7 @@ use holdfast_lab::etcd::{Certificates, Etcd as Server};
 use holdfast_lab::{Interrupt, until};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{
-    ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Record,
+    ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, LogRecord,
 };
 use holdfast_protection::Peer;
 use holdfast_wire::NodeId;
@@ -25,7 +25,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 use tonic::Status;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest lease that etcd gives.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -72,7 +72,7 @@ impl World {
         let world = World { server, config, _home: home };
         // A member listens before it has elected itself.
         let mut client = world.client();
-        wait("etcd answers", PATIENCE, || client.range("/", None, 1, 0).ok());
+        wait("etcd answers", TIMEOUT, || client.range("/", None, 1, 0).ok());
         world
     }
 
@@ -97,16 +97,20 @@ impl World {
 }
 
 fn elected(candidate: &Candidacy) -> election::Leadership {
-    wait("it is elected", PATIENCE, || candidate.poll())
+    wait("it is elected", TIMEOUT, || candidate.poll())
 }
 
-fn record(number: u64, len: usize, replaces: bool) -> Record {
-    Record { number, bytes: (0..len).map(|at| (at as u64 * 31 + number) as u8).collect(), replaces }
+fn record(number: u64, len: usize, replaces: bool) -> LogRecord {
+    LogRecord {
+        number,
+        bytes: (0..len).map(|at| (at as u64 * 31 + number) as u8).collect(),
+        replaces,
+    }
 }
 
-fn keep(store: &mut EtcdStore, records: Vec<Record>) {
+fn keep(store: &mut EtcdStore, records: Vec<LogRecord>) {
     store.keep(records).unwrap();
-    wait("it is kept", PATIENCE, || store.is_kept().unwrap().then_some(()));
+    wait("it is kept", TIMEOUT, || store.is_kept().unwrap().then_some(()));
 }
 
 /// A leader keeps records short and long, more than a transaction takes and longer than
@@ -118,13 +122,14 @@ fn what_is_kept_is_there_for_the_next_leader() {
     let first = world.candidate(1);
     let mut leadership = elected(&first);
     assert_eq!((leadership.incarnation, leadership.records.as_deref()), (1, Ok(&[][..])));
-    let mut all: Vec<Record> = vec![record(0, 500, true)];
+    let mut all: Vec<LogRecord> = vec![record(0, 500, true)];
     all.extend((1..200).map(|number| record(number, 40, false)));
     all.extend([record(200, 0, false), record(201, 2 << 20, false), record(202, 1, false)]);
     keep(&mut leadership.store, all[..3].to_vec());
     keep(&mut leadership.store, all[3..].to_vec());
-    let bytes =
-        |records: &[Record]| records.iter().map(|record| record.bytes.clone()).collect::<Vec<_>>();
+    let bytes = |records: &[LogRecord]| {
+        records.iter().map(|record| record.bytes.clone()).collect::<Vec<_>>()
+    };
     assert!(world.log() == bytes(&all));
     drop((leadership, first));
 
@@ -255,7 +260,7 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     let kept = lines.find(|line| line.starts_with("kept ")).expect("it says what it has kept");
     let other = world.candidate(2);
-    wait("the candidate sees the leader", PATIENCE, || {
+    wait("the candidate sees the leader", TIMEOUT, || {
         other.contact().leader().filter(|leader| leader.pid == child.id())
     });
     let killed = Instant::now();
@@ -287,7 +292,7 @@ fn the_next_life_in_the_same_box_does_not_wait() {
     let began = Instant::now();
     assert_eq!(elected(&next).incarnation, 2);
     assert!(began.elapsed() < Duration::from_secs(10), "it took {:?}", began.elapsed());
-    wait("the first learns it", PATIENCE, || first.contact().is_over().then_some(()));
+    wait("the first learns it", TIMEOUT, || first.contact().is_over().then_some(()));
 }
 
 /// A candidate whose host does not reach the others is not wanted. The candidate knows
@@ -299,10 +304,10 @@ fn who_is_not_wanted_is_not_elected() {
     let leader = world.candidate(1);
     let leadership = elected(&leader);
     let unwanted = Candidacy::begin(world.config.clone(), "there", 2).unwrap();
-    let seen = wait("it knows who leads", PATIENCE, || unwanted.contact().leader());
+    let seen = wait("it knows who leads", TIMEOUT, || unwanted.contact().leader());
     assert_eq!((seen.host.as_str(), seen.incarnation), ("here", 1));
     drop((leadership, leader));
-    wait("it knows that nobody leads", PATIENCE, || {
+    wait("it knows that nobody leads", TIMEOUT, || {
         unwanted.contact().leader().is_none().then_some(())
     });
     // The wanted candidate is not asked to stand back.
@@ -311,7 +316,7 @@ fn who_is_not_wanted_is_not_elected() {
     assert_eq!((leadership.incarnation, unwanted.poll().is_some()), (2, false));
     unwanted.want(Duration::from_nanos(1), false);
     drop((leadership, next));
-    wait("it knows that nobody leads", PATIENCE, || {
+    wait("it knows that nobody leads", TIMEOUT, || {
         unwanted.contact().leader().is_none().then_some(())
     });
     assert!(unwanted.poll().is_none() && !unwanted.contact().leads());
@@ -330,12 +335,12 @@ fn who_is_modest_lets_others_try_first() {
     modest.want(Duration::MAX, true);
     let other = world.candidate(3);
     for candidate in [&modest, &other] {
-        wait("it knows who leads", PATIENCE, || candidate.contact().leader());
+        wait("it knows who leads", TIMEOUT, || candidate.contact().leader());
     }
     drop((leadership, leader));
     let leadership = elected(&other);
     assert!(modest.poll().is_none());
-    wait("it knows who leads", PATIENCE, || {
+    wait("it knows who leads", TIMEOUT, || {
         modest.contact().leader().filter(|leader| leader.incarnation == leadership.incarnation)
     });
     drop((leadership, other));
@@ -358,16 +363,16 @@ fn without_etcd_nobody_leads() {
         until <= boot_time() + nanoseconds(LEASE * 9 / 10),
         "it leads longer than its lease lasts"
     );
-    wait("it leads no more", PATIENCE, || (!first.contact().leads()).then_some(()));
+    wait("it leads no more", TIMEOUT, || (!first.contact().leads()).then_some(()));
     assert!(leadership.store.is_kept().is_err());
     let why = first.contact().why();
     assert!(why.contains("etcd") && why.contains("127.0.0.1"), "{why}");
     let second = world.candidate(2);
-    wait("the candidate knows what is wrong", PATIENCE, || second.contact().current_trouble());
+    wait("the candidate knows what is wrong", TIMEOUT, || second.contact().current_trouble());
     world.server.signal(Signal::CONT).unwrap();
     assert_eq!(elected(&second).incarnation, 2);
     world.server.kill(&Interrupt::default()).unwrap();
-    wait("it leads no more", PATIENCE, || second.contact().is_over().then_some(()));
+    wait("it leads no more", TIMEOUT, || second.contact().is_over().then_some(()));
     world.server.start_again(&Interrupt::default()).unwrap();
     let third = world.candidate(3);
     let leadership = elected(&third);
@@ -387,7 +392,7 @@ fn what_others_have_written_is_named_and_waited_out() {
     let candidate = world.candidate(1);
     let trouble = |part: &str| {
         let has = |trouble: String| trouble.contains(part).then_some(trouble);
-        wait(&format!("it complains: {part}"), PATIENCE, || {
+        wait(&format!("it complains: {part}"), TIMEOUT, || {
             candidate.contact().current_trouble().and_then(has)
         })
     };
@@ -448,7 +453,7 @@ fn with_tls_both_sides_show_who_they_are() {
     keep(&mut leadership.store, vec![record(0, 600 << 10, true), record(1, 4, false)]);
     let trouble = |config: &Etcd| {
         let candidate = wanted(config.clone(), 2);
-        wait("it complains", PATIENCE, || candidate.contact().current_trouble())
+        wait("it complains", TIMEOUT, || candidate.contact().current_trouble())
     };
     let nameless = trouble(&Etcd { certificate: None, ..config.clone() });
     let misled = trouble(&Etcd { ca: Some(stranger.ca), ..config.clone() });
@@ -633,7 +638,7 @@ proptest! {
     /// transaction is one that etcd takes.
     #[test]
     fn what_is_divided_is_put_together(lens in proptest::collection::vec((0usize..900_000, any::<bool>()), 1..6), position in 0u64..9) {
-        let records: Vec<Record> = lens.iter().zip(0..).map(|((len, replaces), number)| record(number, *len, *replaces)).collect();
+        let records: Vec<LogRecord> = lens.iter().zip(0..).map(|((len, replaces), number)| record(number, *len, *replaces)).collect();
         let mut last = position;
         let steps = log::steps(&records, 3, &mut last);
         let mut values: std::collections::BTreeMap<String, Vec<u8>> = [(log::place(2, 7), vec![1, 9])].into();

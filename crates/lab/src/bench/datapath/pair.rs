@@ -98,7 +98,7 @@ pub(in crate::bench) fn server(
                     lease,
                     rest: 0,
                     unknown_rest: 0,
-                    patience: 1_000_000_000,
+                    timeout: 1_000_000_000,
                     step: TICK,
                 };
                 kinds.push(Kind::Indexes(limits));

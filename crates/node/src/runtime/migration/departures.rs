@@ -20,9 +20,9 @@ const SCAN: u32 = 1024;
 const SENT_AT_ONCE: usize = 64;
 /// A target that has not answered for so long loses the flows to another one, if there is
 /// one; worker's time, ns.
-const PATIENCE: u64 = 300_000_000;
+const TIMEOUT: u64 = 300_000_000;
 /// Time before a mark is asked for again, ns.
-const MARK_PATIENCE: u64 = 5_000_000;
+const MARK_TIMEOUT: u64 = 5_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -461,9 +461,9 @@ impl Migrations {
         let mut body = Vec::new();
         for departure in &mut self.departures {
             let switch = shared.sides[lanes[departure.lane].side].switch;
-            let is_late = |patience| clock.saturating_sub(departure.since) > patience;
+            let is_late = |timeout| clock.saturating_sub(departure.since) > timeout;
             if departure.asked_switch {
-                if departure.answered && !departure.marked && is_late(MARK_PATIENCE) {
+                if departure.answered && !departure.marked && is_late(MARK_TIMEOUT) {
                     departure.since = clock;
                     let _ = fabric.send(switch, kind::MARK, &departure.number.to_be_bytes());
                 }
@@ -472,7 +472,7 @@ impl Migrations {
             let is_asked = departure.flows.iter().any(|flow| flow.stage == Stage::Asked);
             let has_another =
                 |order: &Order| order.request == departure.request && order.targets.len() > 1;
-            if is_asked && is_late(PATIENCE) && self.orders.iter().any(has_another) {
+            if is_asked && is_late(TIMEOUT) && self.orders.iter().any(has_another) {
                 let lane = &mut lanes[departure.lane];
                 let mut bits = 0;
                 for (at, flow) in departure.flows.iter_mut().enumerate() {

@@ -90,7 +90,7 @@ impl Migrations {
     }
 
     /// Time until a turn is due without input, ns; `None` for never.
-    pub(crate) fn patience(&self) -> Option<u64> {
+    pub(crate) fn timeout(&self) -> Option<u64> {
         match self {
             _ if self.is_idle() => None,
             _ if self.is_urgent => Some(0),

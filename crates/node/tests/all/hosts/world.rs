@@ -4,7 +4,7 @@
 use crate::spot::{datagram_from, forwarding};
 use holdfast_node::channel::{FabricConfig, Overheard};
 use holdfast_node::coordinator::{
-    ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record, SwitchPlace,
+    ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, LogRecord, SwitchPlace,
 };
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{HostOrder, Manager};
@@ -22,7 +22,7 @@ pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const HOSTS: usize = 3;
 /// The host of the coordinator, without ports, in worlds without an election.
 pub(crate) const WITNESS: usize = 2;
-const PATIENCE: u64 = 120 * MILLISECOND;
+const TIMEOUT: u64 = 120 * MILLISECOND;
 
 /// A host, with its own clock.
 pub(crate) struct Host {
@@ -47,7 +47,7 @@ pub(crate) struct World {
     coordinators: Vec<(usize, Coordinator)>,
     config: CoordinatorConfig,
     /// Log of the leading coordinator.
-    log: Vec<Record>,
+    log: Vec<LogRecord>,
     pool: MemoryPool,
     /// Links, from one host to another, on which no frame arrives.
     pub(crate) cut: Vec<(usize, usize)>,
@@ -72,7 +72,7 @@ fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
         limits: SwitchLimits::default(),
         seed: 1,
         tick_interval: 20 * MILLISECOND,
-        patience: 3000 * MILLISECOND,
+        timeout: 3000 * MILLISECOND,
         fabric: FabricConfig::default(),
         logs: Vec::new(),
         succeeds,
@@ -91,7 +91,7 @@ impl Host {
             (0..switches).map(|number| switch(number, 0, false)).collect(),
             Manager::new(me, FabricConfig::default()),
         );
-        hub.join(HOSTS as u16, PATIENCE, clock + now);
+        hub.join(HOSTS as u16, TIMEOUT, clock + now);
         Host {
             hub,
             out: HubOut::default(),
@@ -139,7 +139,7 @@ impl World {
                 switches: (0..switches)
                     .map(|at| SwitchPlace { chains: vec![at], host: (switches > 1).then_some(at) })
                     .collect(),
-                patience: PATIENCE,
+                timeout: TIMEOUT,
             },
             rules: (0..switches)
                 .map(|chain| Rule {

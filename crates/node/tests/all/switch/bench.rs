@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
-pub(super) const PATIENCE: u64 = 3 * SECOND;
+pub(super) const TIMEOUT: u64 = 3 * SECOND;
 pub(super) const X: Peer = Peer { node: NodeId::new(16), incarnation: 1 };
 pub(super) const Y: Peer = Peer { node: NodeId::new(17), incarnation: 1 };
 /// A runtime without an endpoint in the test.
@@ -68,7 +68,7 @@ impl Bench {
             limits,
             seed: 1,
             tick_interval: SECOND / 20,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
             fabric,
             logs,
             succeeds: incarnation > 1,

@@ -10,7 +10,7 @@ mod rates;
 mod replies;
 mod sources;
 
-use bench::{Bench, PATIENCE, SECOND, X, Y, Z, datagram, flagged, given};
+use bench::{Bench, SECOND, TIMEOUT, X, Y, Z, datagram, flagged, given};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::ClaimFlag::{self, Keyed};
 use holdfast_node::message::{

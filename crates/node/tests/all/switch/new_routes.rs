@@ -14,7 +14,7 @@ fn a_route_over_which_nothing_was_released_does_not_last() {
     bench.release(5);
     assert_eq!(bench.switch.len(), 64);
     // The routes' packets may wait for a recovery, and go on.
-    bench.wait(PATIENCE);
+    bench.wait(TIMEOUT);
     assert_eq!(bench.switch.len(), 64);
     bench.send(6);
     bench.wait(6 * SECOND);
@@ -47,7 +47,7 @@ fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
     let first = bench.route(1).expect("a route");
     bench.end(first.owner, 1, first.epoch.get());
     assert_eq!(flows(&bench), 4);
-    bench.wait(PATIENCE);
+    bench.wait(TIMEOUT);
     bench.wait(6 * SECOND);
     assert_eq!((routes(&bench), flows(&bench)), (4, 4));
     bench.send(30);

@@ -21,10 +21,10 @@ use zerocopy::FromBytes;
 
 /// How long a holder waits for the next incarnation to ask, or to take more, ns. A
 /// process starts in a small part of this time, and the switch holds packets for longer.
-pub(super) const PATIENCE: u64 = 2_000_000_000;
+pub(super) const TIMEOUT: u64 = 2_000_000_000;
 /// Time that a running next incarnation has to ask, ns. An incarnation that does not know
 /// of a holder, because the holder is leaving, never asks it.
-pub(super) const SHORT_PATIENCE: u64 = 250_000_000;
+pub(super) const SHORT_TIMEOUT: u64 = 250_000_000;
 /// Slots looked at, and snapshots sent, per flush. Many, because failover lasts as long
 /// as flows wait for their snapshots.
 const SERVE_SCAN: u32 = 8192;
@@ -218,7 +218,7 @@ impl NfvActor {
                 serving.at += 1;
             }
             if sent > 0 {
-                let deadline = known(self.now).map(|now| now + PATIENCE);
+                let deadline = known(self.now).map(|now| now + TIMEOUT);
                 let kept = self
                     .snapshots
                     .restoring
@@ -267,7 +267,7 @@ impl NfvActor {
             if links.has(serving.to) {
                 serving.unknown_since = None;
             }
-            serving.unknown_since.is_none() || now < since + PATIENCE
+            serving.unknown_since.is_none() || now < since + TIMEOUT
         });
         let (links, serving) = (&self.links, &self.snapshots.restoring.serving);
         self.snapshots.restoring.keeping.retain_mut(|keeping| {
@@ -278,8 +278,8 @@ impl NfvActor {
             if !has_successor || is_asked {
                 keeping.unasked_since = None;
             }
-            let is_over = has_successor && !is_asked && now >= unasked_since + SHORT_PATIENCE;
-            if !is_over && now < *keeping.deadline.get_or_insert(now + PATIENCE) {
+            let is_over = has_successor && !is_asked && now >= unasked_since + SHORT_TIMEOUT;
+            if !is_over && now < *keeping.deadline.get_or_insert(now + TIMEOUT) {
                 return true;
             }
             for slot in 0..flows.reach() {
@@ -430,7 +430,7 @@ impl NfvActor {
         self.snapshots
             .restoring
             .fetching
-            .retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
+            .retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + TIMEOUT);
     }
 
     /// True if a flow of `dead` is neither where it is to be served nor given up.

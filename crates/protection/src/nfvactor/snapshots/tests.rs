@@ -1,6 +1,6 @@
 //! Exchanges between a runtime and its peers, record by record.
 
-use super::restore::{PATIENCE, SHORT_PATIENCE};
+use super::restore::{SHORT_TIMEOUT, TIMEOUT};
 use super::*;
 use crate::flows::{Event, Life};
 use crate::plan::Plan;
@@ -307,12 +307,12 @@ fn a_next_incarnation_fetches_from_all_holders() {
 fn a_next_incarnation_asks_before_it_knows_the_time() {
     let (mut a, mut b) = pair();
     (0..4).for_each(|flow| a.packet(flow));
-    talk(&mut [&mut a, &mut b], 3 * PATIENCE);
+    talk(&mut [&mut a, &mut b], 3 * TIMEOUT);
     mourn(A, &mut [&mut b], &[REBORN]);
     let mut again = reborn(REBORN, &[A], &[B]);
     say(&mut again, 0, &mut [&mut b]);
-    assert_eq!(again.turn(3 * PATIENCE, 1 << 20), []);
-    talk(&mut [&mut b, &mut again], 3 * PATIENCE);
+    assert_eq!(again.turn(3 * TIMEOUT, 1 << 20), []);
+    talk(&mut [&mut b, &mut again], 3 * TIMEOUT);
     assert_eq!((again.claim(5), b.out.late_claims.len()), (4, 0));
 }
 
@@ -322,7 +322,7 @@ fn a_next_incarnation_asks_before_it_knows_the_time() {
 fn a_next_incarnation_that_learns_the_time_between_two_holders_takes_what_both_have() {
     let (mut a, mut b, mut c) = three();
     (0..4).for_each(|flow| a.packet(flow));
-    talk(&mut [&mut a, &mut b, &mut c], 3 * PATIENCE);
+    talk(&mut [&mut a, &mut b, &mut c], 3 * TIMEOUT);
     assert_eq!((b.flows.len(), c.flows.len()), (2, 2));
     mourn(A, &mut [&mut b, &mut c], &[REBORN]);
     let mut again = reborn(REBORN, &[A], &[B, C]);
@@ -332,15 +332,15 @@ fn a_next_incarnation_that_learns_the_time_between_two_holders_takes_what_both_h
         for record in asked.iter().filter(|sent| sent.0 == me) {
             node.take(REBORN, record).unwrap();
         }
-        for record in &node.turn(3 * PATIENCE, 1 << 20) {
+        for record in &node.turn(3 * TIMEOUT, 1 << 20) {
             again.take(me, record).unwrap();
         }
     };
     answer(&mut b, &mut again);
     again.turn(0, 1 << 20);
-    again.turn(3 * PATIENCE, 1 << 20);
+    again.turn(3 * TIMEOUT, 1 << 20);
     answer(&mut c, &mut again);
-    talk(&mut [&mut b, &mut c, &mut again], 3 * PATIENCE);
+    talk(&mut [&mut b, &mut c, &mut again], 3 * TIMEOUT);
     assert_eq!((again.claim(5), b.out.late_claims.len(), c.out.late_claims.len()), (4, 0, 0));
 }
 
@@ -353,15 +353,15 @@ fn what_nobody_fetches_is_claimed_by_who_has_it() {
     talk(&mut [&mut a, &mut b], 1);
     mourn(A, &mut [&mut b], &[C]);
     b.turn(MILLISECOND, 1 << 20);
-    b.turn(MILLISECOND + PATIENCE - 1, 1 << 20);
+    b.turn(MILLISECOND + TIMEOUT - 1, 1 << 20);
     assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A));
-    b.turn(MILLISECOND + PATIENCE, 1 << 20);
+    b.turn(MILLISECOND + TIMEOUT, 1 << 20);
     assert_eq!(b.out.late_claims.first().map(|(node, _)| *node), Some(NodeId::FIRST_RUNTIME));
     assert_eq!((b.claim(2), b.known(1)), (1, Some((1, Life::Owned))));
     assert!(!b.protection.is_recovering(A));
     b.set_peers(&[C, REBORN]);
     say(&mut reborn(REBORN, &[A], &[B]), MILLISECOND, &mut [&mut b]);
-    let answer = b.turn(MILLISECOND + PATIENCE, 1 << 20);
+    let answer = b.turn(MILLISECOND + TIMEOUT, 1 << 20);
     assert!(
         !kinds(&answer).contains(&(16, kind::RESTORED))
             && kinds(&answer).contains(&(16, kind::FETCHED))
@@ -446,14 +446,14 @@ fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
     mourn(A, &mut [&mut b], &[]);
     b.turn(MILLISECOND, 1 << 20);
     b.set_peers(&[REBORN]);
-    let came = MILLISECOND + SHORT_PATIENCE;
+    let came = MILLISECOND + SHORT_TIMEOUT;
     b.turn(came, 1 << 20);
-    b.turn(came + SHORT_PATIENCE - 1, 1 << 20);
+    b.turn(came + SHORT_TIMEOUT - 1, 1 << 20);
     assert!(
         b.out.late_claims.is_empty() && b.protection.is_recovering(A),
         "it has had less time than that"
     );
-    b.turn(came + SHORT_PATIENCE, 1 << 20);
+    b.turn(came + SHORT_TIMEOUT, 1 << 20);
     assert_eq!((b.claim(2), b.known(1)), (1, Some((1, Life::Owned))));
     assert!(!b.protection.is_recovering(A));
 }
