@@ -45,8 +45,8 @@ pub use status::RuntimeStatus;
 
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Protected,
-    Report, Retried, Standing, is_later_view, kind, numbered,
+    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Report,
+    Standing, is_later_view, kind, numbered,
 };
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
