@@ -5,7 +5,7 @@ use holdfast_nf::Standing;
 use holdfast_protection::Epoch;
 use holdfast_protection::flows::{ActorHeader, flag};
 use holdfast_wire::{DropReason, FlowKey};
-use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A property of its flow that a [`Claim`] may state.
@@ -37,6 +37,7 @@ pub struct Claim {
     flags: u8,
     reserved: u8,
     chain: U16,
+    opened_at: U64,
 }
 
 impl Claim {
@@ -49,13 +50,16 @@ impl Claim {
             flags: 0,
             reserved: 0,
             chain: chain.into(),
+            opened_at: 0.into(),
         }
     }
 
     /// The claim of a flow of this chain, from the flow's header.
     pub(crate) fn of(header: &ActorHeader, chain: u16) -> Claim {
         let is_keyed = header.packets()[1] > 0 || header.flags & flag::UNCONFIRMED == 0;
-        Claim::new(header.key, header.reply, header.epoch, chain)
+        let claim = Claim::new(header.key, header.reply, header.epoch, chain);
+        claim
+            .with_opened_at(header.opened_at)
             .with(ClaimFlag::Keyed, is_keyed)
             .with(ClaimFlag::HalfOpen, header.standing() <= Standing::HalfOpen)
     }
@@ -65,6 +69,18 @@ impl Claim {
     pub fn with(self, flag: ClaimFlag, is_so: bool) -> Claim {
         let flags = if is_so { self.flags | flag as u8 } else { self.flags };
         Claim { flags, ..self }
+    }
+
+    /// The claim of a flow whose first packet has this stamp, ns.
+    #[must_use]
+    pub fn with_opened_at(self, stamp: u64) -> Claim {
+        Claim { opened_at: stamp.into(), ..self }
+    }
+
+    /// The stamp of the flow's first packet, ns; 0 if it is not known. A flow keeps it
+    /// when it moves, while its epoch changes.
+    pub fn opened_at(&self) -> u64 {
+        self.opened_at.get()
     }
 
     /// True if the claim has this flag.

@@ -228,6 +228,7 @@ impl Switch {
                         self.give(found.slot, to, asked);
                         self.targets.count(owner, -1);
                         self.targets.count(to, 1);
+                        self.give_claimed(found.slot, claim, rival, now);
                     }
                     return Grant::AfterSweep;
                 }
@@ -298,6 +299,8 @@ impl Switch {
                 let Some(id) = self.routes.insert(hash, route) else { return Grant::Refused };
                 self.claims.provisional.insert(id, cluster);
                 self.targets.count(to, 1);
+                // Until the route is settled, no other flow gets its reply key either.
+                self.give_claimed(id, claim, rival, now);
                 return Grant::AfterSweep;
             }
             None => {
@@ -312,27 +315,41 @@ impl Switch {
         };
         self.targets.count(to, 1);
         self.next_epoch = self.next_epoch.next();
-        if let Some(rival) = rival {
-            // The rival keeps its route: without it the flow's next packet would open the
-            // flow a second time.
-            self.routes.take_reply(rival);
-        }
-        let reply = FlowKey::from(claim.reply);
-        if reply != FlowKey::default() {
-            self.give_reply(id, claim, reply);
-        }
+        self.give_claimed(id, claim, rival, now);
         self.logs.give_up(id);
         let logged = self.logs.begin(id, claim.chain(), claim.epoch(), to, epoch);
         Grant::Given { epoch, logged }
     }
 
+    /// Gives a claimed route the claim's reply key, which this rival gives up.
+    fn give_claimed(&mut self, id: RouteId, claim: &Claim, rival: Option<RouteId>, now: u64) {
+        if let Some(rival) = rival {
+            // The rival keeps its route: without it the flow's next packet would open the
+            // flow a second time.
+            self.routes.take_reply(rival);
+        }
+        if let Some(rebuild) = &mut self.rebuild {
+            rebuild.note_opened(id, claim);
+        }
+        let reply = FlowKey::from(claim.reply);
+        if reply != FlowKey::default() {
+            self.give_reply(id, claim, reply);
+        }
+        if rival.is_some() && self.routes.get(id).is_some_and(Route::is_doubtful) {
+            self.contest(id, now);
+        }
+    }
+
     /// True if the rival route may never have had a reply under the key, and the key is
-    /// known to be the claimed flow's.
+    /// known to be the claimed flow's, or that flow is the older one.
     fn gives_way(&self, rival: RouteId, claim: &Claim) -> bool {
         if is_planted(Fault::GivesAwayReplyKeys) {
             return true;
         }
-        claim.has(ClaimFlag::Keyed) && self.routes.get(rival).is_some_and(Route::is_doubtful)
+        let is_older =
+            || self.rebuild.as_ref().is_some_and(|rebuild| rebuild.is_older(claim, rival));
+        (claim.has(ClaimFlag::Keyed) || is_older())
+            && self.routes.get(rival).is_some_and(Route::is_doubtful)
     }
 
     /// Marks the doubt as contested. This route keeps its reply key, though another flow

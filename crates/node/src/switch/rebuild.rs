@@ -27,10 +27,11 @@
 use super::Switch;
 use super::ownership::opening;
 use super::routes::{Route, RouteId};
-use crate::message::{ClaimFlag, RouteInfo, kind};
+use crate::message::{Claim, ClaimFlag, RouteInfo, kind};
 use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, NodeId};
+use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
 /// Epochs that the old incarnation may have given and no process remembers: as many as
@@ -57,9 +58,23 @@ pub(super) struct Rebuild {
     unswept: Vec<Peer>,
     newest: Option<Epoch>,
     has_epochs: bool,
+    /// By doubtful route, the stamp of the flow's first packet, ns.
+    opened: BTreeMap<RouteId, u64>,
 }
 
 impl Rebuild {
+    /// Notes how old the flow of a doubtful route is.
+    pub(super) fn note_opened(&mut self, id: RouteId, claim: &Claim) {
+        self.opened.insert(id, claim.opened_at());
+    }
+
+    /// True if the claimed flow is older than this route's, so that it more likely asked
+    /// first for the key that both want.
+    pub(super) fn is_older(&self, claim: &Claim, rival: RouteId) -> bool {
+        let opened_at = claim.opened_at();
+        opened_at != 0 && self.opened.get(&rival).is_some_and(|rival| opened_at < *rival)
+    }
+
     /// Adds the runtimes that were being recovered when the coordinator heard of this
     /// incarnation, and the epoch that the coordinator remembers.
     pub(super) fn add_recovering(&mut self, dead: Vec<Peer>, epoch: Option<Epoch>) {
@@ -265,9 +280,12 @@ impl Switch {
         if let Some(route) = self.routes.get_mut(id) {
             route.moved_from = moved_from;
         }
+        if let Some(rebuild) = &mut self.rebuild {
+            rebuild.note_opened(id, &info.claim);
+        }
         let reply = FlowKey::from(info.claim.reply);
         if reply != FlowKey::default() && !self.give_reply(id, &info.claim, reply) {
-            self.settle_reply(id, epoch, reply, now);
+            self.settle_reply(id, &info.claim, reply, now);
         }
         Ok(())
     }
@@ -280,7 +298,7 @@ impl Switch {
     /// ended. A flow whose forward key it is keeps it unless only the other is known to
     /// have it. The flow that loses the key keeps its route: its owner may have it, and
     /// its next packet would open it a second time elsewhere.
-    fn settle_reply(&mut self, id: RouteId, epoch: Epoch, reply: FlowKey, now: u64) {
+    fn settle_reply(&mut self, id: RouteId, claim: &Claim, reply: FlowKey, now: u64) {
         let Some(other) =
             self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id)
         else {
@@ -289,9 +307,10 @@ impl Switch {
         let Some(rival) = self.routes.get(other.slot).copied() else { return };
         let is_doubtful = self.routes.get(id).is_some_and(Route::is_doubtful);
         let yields = match other.is_reply {
-            true if rival.is_doubtful() == is_doubtful => {
-                epoch.is_later(rival.epoch) != is_doubtful
+            true if rival.is_doubtful() && is_doubtful => {
+                self.rebuild.as_ref().is_some_and(|rebuild| rebuild.is_older(claim, other.slot))
             }
+            true if !rival.is_doubtful() && !is_doubtful => claim.epoch().is_later(rival.epoch),
             true => rival.is_doubtful(),
             false => !is_doubtful && (rival.is_doubtful() || !rival.is_real),
         };

@@ -285,7 +285,8 @@ impl Bench {
         given(self.claim(by, from, epoch))
     }
 
-    /// The claim of a flow whose replies are those of the flow with port `to`.
+    /// The claim of a flow whose replies are those of the flow with port `to`. A flow
+    /// under an older epoch was opened earlier.
     pub(super) fn of_replied(
         &mut self,
         from: u16,
@@ -293,7 +294,8 @@ impl Bench {
         epoch: u32,
         flag: Option<ClaimFlag>,
     ) -> Claim {
-        flagged(Claim::new(self.key(from, false), self.key(to, true), Epoch::new(epoch), 0), flag)
+        let claim = Claim::new(self.key(from, false), self.key(to, true), Epoch::new(epoch), 0);
+        flagged(claim.with_opened_at(epoch.into()), flag)
     }
 
     /// A replica claims such a flow.
@@ -306,6 +308,11 @@ impl Bench {
         flag: Option<ClaimFlag>,
     ) -> Grant {
         let claim = self.of_replied(from, to, epoch, flag);
+        self.ask_for(by, claim)
+    }
+
+    /// A replica claims a flow.
+    pub(super) fn ask_for(&mut self, by: Peer, claim: Claim) -> Grant {
         let body = [7u32.to_be_bytes().as_slice(), claim.as_bytes()].concat();
         self.runtime(by).inbox.clear();
         self.runtime(by).send(NodeId::SWITCH, kind::CLAIM, &body).expect("room");
