@@ -77,7 +77,7 @@ e2e: tests ## Real clients and servers in network namespaces (root)
 bench: build ## What the machinery costs per packet, message, seal, replica, standby, takeover, failover and migration (root; bench/README.md)
 	$(RELEASE) bench datapath
 	for flows in 10000 1000000; do $(RELEASE) bench datapath --flows $$flows; done
-	for name in replication box reinforce rescue leases instances local takeover tenants failover memory questions rate recovery migration messages controls sealing growth; do \
+	for name in replication box reinforce rescue leases instances local takeover tenants failover memory questions rate recovery migration messages controls sealing functions growth; do \
 		$(RELEASE) bench $$name; done
 
 clean: ## Remove what was built

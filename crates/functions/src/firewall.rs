@@ -1,7 +1,7 @@
 //! `firewall`: an access list for new flows, and connection tracking for existing ones.
 //!
-//! Theory of operation. A flow's first packet is matched against the rules, in order; the
-//! first match decides. Packets of an admitted flow pass as long as they fit its
+//! Theory of operation. A flow's first packet is matched against the rules; the first
+//! match decides, which is found without a look at each ([`Classifier`]). Packets of an admitted flow pass as long as they fit its
 //! connection: for TCP the flags and the sequence windows of both directions
 //! ([`tcp`](crate::tcp)), for other protocols that the flow exists. ICMP errors change
 //! nothing. An error passes if it asks for nothing impossible and quotes a packet of the
@@ -17,7 +17,7 @@ use holdfast_nf::{
     Opening, Packet, Verdict,
 };
 use holdfast_wire::header::{icmp, icmpv6, proto};
-use holdfast_wire::selector::{PacketSelector, SelectorError};
+use holdfast_wire::selector::{Classifier, PacketSelector, SelectorError};
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{FlowKey, Network};
 use schemars::JsonSchema;
@@ -73,6 +73,7 @@ holdfast_nf::shared_state! {
 #[derive(Debug)]
 pub struct Firewall {
     rules: Vec<Rule>,
+    classifier: Classifier,
     default: Action,
     lifetimes: Lifetimes,
 }
@@ -152,6 +153,13 @@ fn may_pass(packet: &Packet, flow: &Tracked, key: &FlowKey, is_reverse: bool) ->
                 .is_some_and(|sequence| flow.tcp.quotes(!is_reverse, sequence)))
 }
 
+impl Firewall {
+    /// The rule that decides about a flow's first packet, which has this key.
+    fn find(&self, key: &FlowKey, packet: &Packet) -> Option<usize> {
+        self.classifier.first(key, |at| self.rules[at].selector.matches(key, packet))
+    }
+}
+
 impl NetworkFunction for Firewall {
     const NAME: &'static str = "firewall";
     type Config = FirewallConfig;
@@ -170,7 +178,8 @@ impl NetworkFunction for Firewall {
             .map(|(at, text)| rule(at, text, zones))
             .collect::<Result<Vec<_>, _>>()?;
         let lifetimes = config.timeouts.within(&FIREWALL)?;
-        Ok(Firewall { rules, default: config.default, lifetimes })
+        let classifier = Classifier::new(rules.iter().map(|rule| rule.selector.flow()));
+        Ok(Firewall { rules, classifier, default: config.default, lifetimes })
     }
 
     fn shared(&self) -> Decided {
@@ -181,7 +190,7 @@ impl NetworkFunction for Firewall {
     fn open(&self, packet: &Packet, shared: &mut Decided, cx: &mut Opening<'_>) -> Open<Tracked> {
         // Rules see the packet as the functions before this one left it.
         let Some(key) = FlowKey::of(packet) else { return Open::Drop(DropReason::StateInvalid) };
-        let at = self.rules.iter().position(|rule| rule.selector.matches(&key, packet));
+        let at = self.find(&key, packet);
         shared.rules.add(at.unwrap_or(self.rules.len()), 1);
         let rule = at.and_then(|at| self.rules.get(at));
         if let Some(at) = at.filter(|_| rule.is_some_and(|rule| rule.is_logged)) {
@@ -222,11 +231,10 @@ impl NetworkFunction for Firewall {
         if flow.is_some() {
             return String::new();
         }
-        let rule = FlowKey::of(packet)
-            .and_then(|key| self.rules.iter().find(|rule| rule.selector.matches(&key, packet)));
-        rule.map_or_else(
+        let at = FlowKey::of(packet).and_then(|key| self.find(&key, packet));
+        at.map_or_else(
             || "by default, because no rule means it".to_owned(),
-            |rule| format!("by its rule `{}`", rule.text),
+            |at| format!("by its rule `{}`", self.rules[at].text),
         )
     }
 

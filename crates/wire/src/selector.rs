@@ -3,9 +3,11 @@
 //! The language of firewall rules, service-chain rules and trace filters: `tcp on lan
 //! from 10.0.0.0/24 to any port 80,443`.
 
+mod classifier;
 mod messages;
 mod values;
 
+pub use classifier::Classifier;
 pub use messages::PacketSelector;
 pub use values::{Ports, Prefix, Protocol};
 
@@ -345,7 +347,7 @@ mod tests {
     use super::*;
     use crate::key::ip_bytes;
 
-    fn key(text: &str) -> FlowKey {
+    pub(super) fn key(text: &str) -> FlowKey {
         let parts: Vec<&str> = text.split(' ').collect();
         let ip = |text: &str| ip_bytes(text.parse().expect("a test's address"));
         FlowKey {

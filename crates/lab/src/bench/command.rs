@@ -219,6 +219,15 @@ pub enum Plan {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
+    /// What a new flow costs by the number of a firewall's rules
+    Functions {
+        /// New flows per case and round
+        #[arg(long, default_value_t = 200_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
     /// The cost of sealing packets between hosts
     Sealing {
         /// Packets per round
@@ -298,6 +307,7 @@ impl Plan {
                 machinery::controls(round_trips, messages, json)
             }
             Plan::Messages { messages, rounds } => machinery::messages(messages, rounds, json),
+            Plan::Functions { flows, rounds } => machinery::new_flows(flows, rounds, json),
             Plan::Sealing { packets, rounds } => machinery::sealing(packets, rounds, json),
         }
     }

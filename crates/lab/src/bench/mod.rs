@@ -10,6 +10,7 @@ mod command;
 pub mod controls;
 pub mod datapath;
 pub mod failover;
+pub mod functions;
 pub mod growth;
 pub mod instances;
 pub mod kernel;

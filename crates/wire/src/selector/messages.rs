@@ -167,6 +167,11 @@ impl PacketSelector {
             && (!self.has_types() || self.matches_message(packet))
     }
 
+    /// The selector of flows, without the types of messages.
+    pub fn flow(&self) -> &Selector {
+        &self.flow
+    }
+
     /// True if types of messages are named.
     pub fn has_types(&self) -> bool {
         !self.types.is_empty()

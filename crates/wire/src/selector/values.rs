@@ -61,8 +61,14 @@ impl Prefix {
     }
 
     fn masked(&self) -> [u8; 16] {
+        let (address, mask) = self.bits();
+        (address & mask).to_be_bytes()
+    }
+
+    /// The address, and the mask of the bits that the prefix fixes.
+    pub(super) fn bits(&self) -> (u128, u128) {
         let mask = if self.len == 0 { 0 } else { u128::MAX << (128 - u32::from(self.len)) };
-        (u128::from_be_bytes(self.address) & mask).to_be_bytes()
+        (u128::from_be_bytes(self.address), mask)
     }
 
     /// True if the address (IPv4 as IPv4-mapped) is in the prefix. No IPv4 address is in

@@ -453,3 +453,19 @@ pub(super) fn sealing(packets: usize, rounds: usize, json: bool) -> Result<(), F
         ]
     })
 }
+
+pub(super) fn new_flows(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+    use crate::bench::functions::{Plan, Row};
+    let rows = crate::bench::functions::run(&Plan { flows, rounds }, &holdfast_io::allocations)
+        .map_err(wrong)?;
+    let head = ["function", "rules", "ns/new flow", "ratio", "allocations/new flow"];
+    tell(&rows, json, &head, |row: &Row| {
+        vec![
+            row.function.to_owned(),
+            row.rules.to_string(),
+            format!("{:.1}", row.ns_per_new_flow),
+            format!("{:.2}", row.ratio),
+            format!("{:.4}", row.allocations_per_new_flow),
+        ]
+    })
+}
