@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 /// Maximum number of chains of a box.
 const MAX_CHAINS: usize = 256;
+const _: () = assert!(MAX_CHAINS <= holdfast_wire::nsh::MAX_CHAINS as usize);
 /// Maximum number of functions of a chain.
 const MAX_FUNCTIONS: usize = 32;
 

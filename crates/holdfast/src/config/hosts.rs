@@ -1,10 +1,11 @@
 //! Several hosts that make one box.
 
 use super::mistake::{Mistake, listed, suggestion};
+use super::network::Port;
 use super::raw::{Config, HostFabric, HostNetwork, HostSettings};
 use super::source::Spot;
 use super::switches::SwitchEntry;
-use super::{control, names, network};
+use super::{control, names, network, vlans};
 use holdfast_wire::NodeId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -40,7 +41,11 @@ pub struct HostEntry {
 }
 
 /// Reads the hosts; none if there is only one, which needs no name.
-pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mistake> {
+pub(super) fn read(
+    config: &Config,
+    ports: &[Port],
+    root: Spot<'_>,
+) -> Result<Vec<HostEntry>, Mistake> {
     let hosts = &config.hosts;
     let spot = root.key("hosts");
     if hosts.is_empty() {
@@ -106,14 +111,15 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
             .map(|(port, settings)| host.devices.get(port).unwrap_or(&settings.device).clone())
             .collect();
         let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
-        for (device, port) in devices.iter().zip(config.ports.keys()).filter(|_| host.serves) {
+        let own = || ports.iter().zip(devices.iter().map(String::as_str));
+        for (at, (port, device)) in own().enumerate().filter(|_| host.serves) {
+            let name = &port.name;
             network::device(device)
-                .map_err(|message| spot.key("devices").key(port).mistake(message))?;
-            if let Some(other) = taken.insert(network::plain(device), port) {
-                return Err(spot
-                    .key("devices")
-                    .mistake(format!("ports `{other}` and `{port}` have one device, `{device}`")));
-            }
+                .map_err(|message| spot.key("devices").key(name).mistake(message))?;
+            vlans::share((port, device), own().take(at)).map_err(|message| {
+                spot.key("devices").mistake(format!("port `{name}` is on `{device}`: {message}"))
+            })?;
+            taken.entry(network::plain(device)).or_insert(name);
         }
         let fabric: Vec<Fabric> = (0..)
             .zip(host.fabric.networks())

@@ -42,6 +42,7 @@ mod shared;
 mod source;
 mod state_server;
 mod switches;
+mod vlans;
 mod warnings;
 mod zones;
 

@@ -4,9 +4,11 @@ use super::mistake::{Mistake, listed, suggestion};
 use super::raw::{Config, OneOrMany, PortConfig, ReversePathConfig, RouteConfig};
 use super::source::Spot;
 use super::switches::SwitchEntry;
+use super::vlans;
 use holdfast_node::edge::{EdgeRoute, ReversePath};
 use holdfast_wire::ip_bytes;
 use holdfast_wire::selector::{Prefix, SelectorError};
+use holdfast_wire::vlan::Tags;
 use std::net::IpAddr;
 
 /// Maximum number of ports of a box.
@@ -25,6 +27,10 @@ pub struct Port {
     pub name: String,
     /// The port's device, with a driver before a colon if one is named.
     pub device: String,
+    /// The tags of its frames.
+    pub tags: Tags,
+    /// VLANs besides the port's own into which functions may put packets that leave.
+    pub flow_vlans: Vec<u16>,
     /// Addresses with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Largest IP packet, bytes, if less than the device's.
@@ -156,23 +162,23 @@ pub(super) fn read(
     for (name, port) in &config.ports {
         let spot = root.key("ports").key(name);
         let device = device(&port.device).map_err(|message| spot.key("device").mistake(message))?;
-        if let Some(other) =
-            networks.ports.iter().find(|other| plain(&other.device) == plain(device))
-        {
-            return Err(spot
-                .key("device")
-                .mistake(format!("port `{}` has this device already", other.name)));
-        }
-        networks.ports.push(Port {
+        let (tags, flow_vlans) = vlans::read(port, spot)?;
+        let read = Port {
             name: name.clone(),
             device: device.to_owned(),
+            tags,
+            flow_vlans,
             addresses: Vec::new(),
             mtu: port.mtu,
             reverse_path: match port.reverse_path {
                 ReversePathConfig::Feasible => ReversePath::Feasible,
                 ReversePathConfig::Off => ReversePath::Off,
             },
-        });
+        };
+        let others = networks.ports.iter().map(|other| (other, other.device.as_str()));
+        vlans::share((&read, device), others)
+            .map_err(|message| vlans::place(port, spot).mistake(message))?;
+        networks.ports.push(read);
         addresses(port, root.key("ports"), name, &mut networks)?;
     }
     for (number, (name, port)) in config.ports.iter().enumerate() {
