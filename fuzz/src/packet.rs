@@ -34,8 +34,8 @@ pub(crate) fn run(data: &[u8]) {
     pool.put(packet);
 }
 
-/// A port's tags are as many as the parser sees, come off and go on again. Only a customer
-/// tag's own priority is lost inside a service tag, which has the packet's.
+/// A port's tags are as many as the parser sees, come off and go on again. Only a
+/// customer tag's own priority is lost inside a service tag, which has the packet's.
 fn tags(packet: &mut Packet, data: &[u8]) {
     let Ok(tags) = Tags::read(data) else { return };
     let count = tags.ids().count();

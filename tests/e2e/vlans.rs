@@ -49,7 +49,8 @@ const CLIENTS: [(&str, &str, &str); 3] = [
 ];
 
 /// The box: every client's packets get a priority on their way out, drop eligibility too,
-/// and those for one server a VLAN of their own; replies to clients have another priority.
+/// and those for one server a VLAN of their own; replies to clients have another
+/// priority.
 fn configuration(driver: &str) -> String {
     format!(
         "cluster: vlans
@@ -159,8 +160,8 @@ fn vlans_of_one_device(
 ) -> Result<()> {
     let trunk = Trunk::start(driver, offloads, interrupt)?;
     let sum = trunk.site.add_random("some", 4_000_000)?;
-    // Files come whole to clients in every VLAN, while a runtime is killed; kernels at both
-    // ends check the checksums.
+    // Files come whole to clients in every VLAN, while a runtime is killed; kernels at
+    // both ends check the checksums.
     let downloads = trunk
         .clients
         .iter()
@@ -262,8 +263,8 @@ fn unknown_vlans_do_not(trunk: &Trunk) -> Result<()> {
         .map(drop)
 }
 
-/// A device that takes tags off received frames: AF_XDP would not see them, so AF_PACKET is
-/// used, unless the configuration insists.
+/// A device that takes tags off received frames: AF_XDP would not see them, so AF_PACKET
+/// is used, unless the configuration insists.
 fn af_xdp_is_not_used_where_it_would_not_see_tags(interrupt: &Interrupt) -> Result<()> {
     let mut trunk = Trunk::start("", Offloads::LeftOn, interrupt)?;
     let status = trunk.running.status()?;

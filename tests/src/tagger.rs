@@ -1,7 +1,7 @@
 //! A VLAN switch in a process of its own, for machines whose kernel has no VLAN devices:
 //! it joins a trunk, whose frames have tags, with access devices, whose frames have none.
-//! It knows tags only as bytes between a frame's addresses and its EtherType, and shares no
-//! code for them with the box.
+//! It knows tags only as bytes between a frame's addresses and its EtherType, and shares
+//! no code for them with the box.
 
 use crate::PATIENCE;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -26,8 +26,8 @@ const ADDRESSES: usize = 12;
 /// its frames go there. Each is a list of identifiers from the outer to the inner.
 pub type Access<'a> = (&'a str, &'a [&'a [u16]]);
 
-/// Starts the switch in this namespace, which has the devices. It ends when the process is
-/// dropped.
+/// Starts the switch in this namespace, which has the devices. It ends when the process
+/// is dropped.
 ///
 /// # Errors
 /// A device cannot be opened.

@@ -12,8 +12,8 @@ pub(crate) const NONE: u8 = u8::MAX;
 pub(crate) struct Names<'a>(Vec<&'a str>);
 
 impl<'a> Names<'a> {
-    /// The classes of a configuration, whose key is `classes`; `example` is what one could
-    /// be.
+    /// The classes of a configuration, whose key is `classes`; `example` is what one
+    /// could be.
     ///
     /// # Errors
     /// There are none, or too many, or a name is not one.

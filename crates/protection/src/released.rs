@@ -60,8 +60,8 @@ impl Released<Packet> {
         }
     }
 
-    /// Puts the tags of a port's VLAN on the frame. False, with the frame spoiled, if there
-    /// is no room for them.
+    /// Puts the tags of a port's VLAN on the frame. False, with the frame spoiled, if
+    /// there is no room for them.
     #[inline]
     #[must_use]
     pub fn put_tags(&mut self, tags: Tags) -> bool {

@@ -385,8 +385,8 @@ impl Packet {
         true
     }
 
-    /// Takes off the outermost VLAN tag. The layers keep their old offsets. Returns false,
-    /// and changes nothing, if the frame ends before the EtherType behind a tag.
+    /// Takes off the outermost VLAN tag. The layers keep their old offsets. Returns
+    /// false, and changes nothing, if the frame ends before the EtherType behind a tag.
     #[inline]
     #[must_use]
     pub fn pull_tag(&mut self) -> bool {

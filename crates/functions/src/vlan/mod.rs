@@ -4,14 +4,14 @@
 //! Theory of operation. A flow's first packet is matched against the rules, in order; the
 //! first match names the class. The class says for each direction how the tag is that
 //! packets leave with: its VLAN, which must be among the `flow_vlans` of the port, its
-//! priority (PCP) and drop eligibility (DEI), or that there is none. The tag is part of the
-//! packet from here on, so it is held, handed over and replayed with it. The edge refuses
-//! a VLAN that the port does not have, and the port puts its own where the tag says none
-//! (`holdfast_wire::vlan`). The tag depends on the flow's class and the packet alone, so a
-//! replay gives the same one.
+//! priority (PCP) and drop eligibility (DEI), or that there is none. The tag is part of
+//! the packet from here on, so it is held, handed over and replayed with it. The edge
+//! refuses a VLAN that the port does not have, and the port puts its own where the tag
+//! says none (`holdfast_wire::vlan`). The tag depends on the flow's class and the packet
+//! alone, so a replay gives the same one.
 //!
-//! In: classes, rules, a flow's packets. Out: the same packets, tagged. Never: a choice of
-//! the port or the next router, which the packet's destination makes.
+//! In: classes, rules, a flow's packets. Out: the same packets, tagged. Never: a choice
+//! of the port or the next router, which the packet's destination makes.
 
 use crate::classes::{Classes, NONE, Names};
 use crate::tag::Tag;

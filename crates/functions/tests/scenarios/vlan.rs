@@ -18,8 +18,8 @@ const BACK: &str = "udp 203.0.113.10:53 > 10.0.0.2:5 len 1";
 /// VLAN 300, priority 5 and drop eligibility.
 const WHOLE: u16 = 5 << 13 | 1 << 12 | 300;
 
-/// The first rule that matches decides for the whole flow, each direction has its own tag,
-/// and later fragments get it too.
+/// The first rule that matches decides for the whole flow, each direction has its own
+/// tag, and later fragments get it too.
 #[test]
 fn a_flows_packets_leave_with_the_tags_of_its_class() {
     let mut bench = function(json!({

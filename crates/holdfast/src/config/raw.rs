@@ -108,13 +108,13 @@ pub struct PortConfig {
     /// A Linux interface without kernel addresses. Several ports may share it if each has
     /// another `vlan`.
     pub device: String,
-    /// The VLAN of its frames on the device, 1 to 4094: one identifier (an 802.1Q tag), or
-    /// two, outer and inner (QinQ: an 802.1ad service tag around an 802.1Q tag). Without
-    /// it the port has the device's untagged frames.
+    /// The VLAN of its frames on the device, 1 to 4094: one identifier (an 802.1Q tag),
+    /// or two, outer and inner (QinQ: an 802.1ad service tag around an 802.1Q tag).
+    /// Without it the port has the device's untagged frames.
     #[serde(default)]
     pub vlan: Option<VlanConfig>,
-    /// VLANs into which functions (`vlan`) may put packets that leave, in place of `vlan`,
-    /// or of the inner of two. Frames that come in them are the port's, too.
+    /// VLANs into which functions (`vlan`) may put packets that leave, in place of
+    /// `vlan`, or of the inner of two. Frames that come in them are the port's, too.
     #[serde(default)]
     pub flow_vlans: Vec<i64>,
     /// The box's addresses there with their prefix lengths, like 10.0.0.1/24. With an

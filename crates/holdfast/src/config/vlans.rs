@@ -1,4 +1,4 @@
-//! The VLANs of ports, the ports that share a device, and the VLANs that functions choose.
+//! The VLANs of ports, ports that share a device, and the VLANs that functions choose.
 
 use super::chains::ChainPlan;
 use super::mistake::Mistake;

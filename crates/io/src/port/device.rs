@@ -162,8 +162,8 @@ pub(super) fn takes_tags_off(name: &str) -> bool {
     flags.is_some_and(|flags| u32::from_ne_bytes(flags) & ETH_FLAG_RXVLAN != 0)
 }
 
-/// Asks a device's driver by an ethtool command. `N` is the size of the kernel's structure
-/// for it, which begins with the command, bytes.
+/// Asks a device's driver by an ethtool command. `N` is the size of the kernel's
+/// structure for it, which begins with the command, bytes.
 fn ethtool<const N: usize>(name: &str, command: u32) -> Option<[u8; N]> {
     const SIOCETHTOOL: u32 = 0x8946;
     let socket = packet_socket().ok()?;
