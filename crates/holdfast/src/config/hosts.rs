@@ -5,7 +5,7 @@ use super::network::Port;
 use super::raw::{Config, HostFabric, HostNetwork, HostSettings};
 use super::source::Spot;
 use super::switches::SwitchEntry;
-use super::{control, names, network, vlans};
+use super::{control, devices, names};
 use holdfast_wire::NodeId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -114,12 +114,13 @@ pub(super) fn read(
         let own = || ports.iter().zip(devices.iter().map(String::as_str));
         for (at, (port, device)) in own().enumerate().filter(|_| host.serves) {
             let name = &port.name;
-            network::device(device)
+            devices::name(device)
                 .map_err(|message| spot.key("devices").key(name).mistake(message))?;
-            vlans::share((port, device), own().take(at)).map_err(|message| {
+            let others = own().take(at).map(|(other, theirs)| other.on(theirs));
+            devices::share(&port.on(device), others).map_err(|message| {
                 spot.key("devices").mistake(format!("port `{name}` is on `{device}`: {message}"))
             })?;
-            taken.entry(network::plain(device)).or_insert(name);
+            taken.entry(devices::plain(device)).or_insert(name);
         }
         let fabric: Vec<Fabric> = (0..)
             .zip(host.fabric.networks())
@@ -127,8 +128,8 @@ pub(super) fn read(
                 let place = network_spot(&host.fabric, spot, number);
                 match network {
                     HostNetwork::Device(device) => {
-                        network::device(device).map_err(|message| place.mistake(message))?;
-                        if let Some(port) = taken.get(network::plain(device)) {
+                        devices::name(device).map_err(|message| place.mistake(message))?;
+                        if let Some(port) = taken.get(devices::plain(device)) {
                             return Err(
                                 place.mistake(format!("port `{port}` has this device: the hosts' network is one of its own"))
                             );
@@ -142,7 +143,7 @@ pub(super) fn read(
             })
             .collect::<Result<_, Mistake>>()?;
         if let [Fabric::Device(first), Fabric::Device(second)] = &fabric[..]
-            && network::plain(first) == network::plain(second)
+            && devices::plain(first) == devices::plain(second)
         {
             return Err(network_spot(&host.fabric, spot, 1)
                 .mistake("the first network has this device: two networks are two"));

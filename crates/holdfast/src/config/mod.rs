@@ -23,6 +23,7 @@ mod chains;
 mod changes;
 mod clusters;
 mod control;
+mod devices;
 mod etcd;
 mod files;
 mod hosts;
@@ -42,7 +43,6 @@ mod shared;
 mod source;
 mod state_server;
 mod switches;
-mod vlans;
 mod warnings;
 mod zones;
 

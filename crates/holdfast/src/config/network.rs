@@ -1,10 +1,10 @@
 //! Ports, addresses, gateways and routes, checked against each other.
 
+use super::devices;
 use super::mistake::{Mistake, listed, suggestion};
 use super::raw::{Config, OneOrMany, PortConfig, ReversePathConfig, RouteConfig};
 use super::source::Spot;
 use super::switches::SwitchEntry;
-use super::vlans;
 use holdfast_node::edge::{EdgeRoute, ReversePath};
 use holdfast_wire::ip_bytes;
 use holdfast_wire::selector::{Prefix, SelectorError};
@@ -13,10 +13,6 @@ use std::net::IpAddr;
 
 /// Maximum number of ports of a box.
 const MAX_PORTS: usize = holdfast_wire::zone::MAX_PORTS as usize;
-/// Longest name of a Linux interface (IFNAMSIZ without its zero).
-const MAX_DEVICE: usize = 15;
-/// Drivers that a device may name; `holdfast_io::port::open` opens them.
-const DRIVERS: &[&str] = &["afxdp", "afpacket", "dpdk", "pcap"];
 /// Least MTU of IPv4 (RFC 791) and IPv6 (RFC 8200, section 5).
 const MIN_MTU: [u16; 2] = [68, 1280];
 
@@ -37,6 +33,14 @@ pub struct Port {
     pub mtu: Option<u16>,
     /// The sources that the port accepts.
     pub reverse_path: ReversePath,
+}
+
+impl Port {
+    /// The port's place on a device, on this host or another one.
+    pub(super) fn on<'a>(&'a self, device: &'a str) -> devices::Place<'a> {
+        let Port { name, tags, flow_vlans, .. } = self;
+        devices::Place { port: name, device, tags: *tags, flow_vlans }
+    }
 }
 
 /// The networks that ports and routes form.
@@ -161,8 +165,9 @@ pub(super) fn read(
     };
     for (name, port) in &config.ports {
         let spot = root.key("ports").key(name);
-        let device = device(&port.device).map_err(|message| spot.key("device").mistake(message))?;
-        let (tags, flow_vlans) = vlans::read(port, spot)?;
+        let device =
+            devices::name(&port.device).map_err(|message| spot.key("device").mistake(message))?;
+        let (tags, flow_vlans) = devices::vlan(port, spot)?;
         let read = Port {
             name: name.clone(),
             device: device.to_owned(),
@@ -175,9 +180,10 @@ pub(super) fn read(
                 ReversePathConfig::Off => ReversePath::Off,
             },
         };
-        let others = networks.ports.iter().map(|other| (other, other.device.as_str()));
-        vlans::share((&read, device), others)
-            .map_err(|message| vlans::place(port, spot).mistake(message))?;
+        let others = networks.ports.iter().map(|other| other.on(&other.device));
+        devices::share(&read.on(device), others).map_err(|message| {
+            spot.key(if port.vlan.is_some() { "vlan" } else { "device" }).mistake(message)
+        })?;
         networks.ports.push(read);
         addresses(port, root.key("ports"), name, &mut networks)?;
     }
@@ -265,44 +271,6 @@ pub(super) fn read(
         )?;
     }
     Ok(networks)
-}
-
-/// The device without its driver.
-pub(super) fn plain(device: &str) -> &str {
-    device.split_once(':').map_or(device, |(_, name)| name)
-}
-
-pub(super) fn device(text: &str) -> Result<&str, String> {
-    let driver = text.split_once(':').map(|(driver, _)| driver);
-    if let Some(driver) = driver.filter(|driver| !DRIVERS.contains(driver)) {
-        let guess = suggestion(driver, DRIVERS.iter().copied());
-        return Err(format!("there is no port driver `{driver}`: name a Linux interface{guess}"));
-    }
-    let name = plain(text);
-    if driver == Some("pcap") {
-        return match name.trim_matches(',') {
-            "" => Err("`pcap:IN,OUT` names a file to read, one to write, or both".to_owned()),
-            _ => Ok(text),
-        };
-    }
-    if driver == Some("dpdk") {
-        return match name {
-            "" => {
-                Err("`dpdk:DEVICE` names a network card, like `dpdk:0000:01:00.0`, or one of DPDK's virtual devices".to_owned())
-            }
-            _ => Ok(text),
-        };
-    }
-    if matches!(name, "" | "." | "..")
-        || name.len() > MAX_DEVICE
-        || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/')
-    {
-        return Err(format!(
-            "`{}` is not the name of a Linux interface: 1 to {MAX_DEVICE} characters, as `ip link` lists them",
-            name.escape_debug()
-        ));
-    }
-    Ok(text)
 }
 
 fn addresses(

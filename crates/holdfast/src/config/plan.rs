@@ -22,7 +22,6 @@ use super::shared::{Named, NamedPool, NamedStatistic};
 use super::source::Source;
 use super::state_server::{self, StateServers};
 use super::switches::{self, SwitchEntry};
-use super::vlans;
 use super::zones;
 use holdfast_node::bfd::{Key, Peer, Settings};
 use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
@@ -103,7 +102,7 @@ impl Plan {
         zones::check(&raw, root)?;
         let bfd = bfd::read(&raw, &mut networks, root)?;
         let (chains, Named { pools, statistics }) = chains::read(&raw, &switches, root)?;
-        vlans::known(&raw, &chains, &switches, &networks.ports, root)?;
+        chains::vlans(&raw, &chains, &switches, &networks, root)?;
         let state_servers = state_server::read(&raw, root)?;
         chains::owned(&raw, &chains, &pools, &networks, &mut switches, root)?;
         let clusters = clusters::read(&raw, &chains, root)?;

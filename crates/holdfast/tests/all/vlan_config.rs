@@ -117,7 +117,7 @@ fn a_functions_vlans_are_those_of_a_port() {
     let function = "vlan: { classes: { one: { forward: { id: 300 } } }, default: one }";
     assert_eq!(
         said(&text(&[FIRST], function)),
-        "4:32: vlan: no port has VLAN 300 among its `flow_vlans`, so packets in it could not leave"
+        "4:30: vlan: no port has VLAN 300 among its `flow_vlans`, so packets in it could not leave"
     );
 }
 
