@@ -18,7 +18,7 @@ pub(crate) const CONFIGURATION: &str = r#"
 cluster: fuzz
 ports:
   inside:  { device: a, address: [10.0.0.1/24, "2001:db8:a::1/64"] }
-  outside: { device: b, address: 198.51.100.1/24, gateway: 198.51.100.254, bfd: [{ peer: 198.51.100.254 }], reverse_path: off }
+  outside: { device: b, address: 198.51.100.1/24, flow_vlans: [300], gateway: 198.51.100.254, bfd: [{ peer: 198.51.100.254 }], reverse_path: off }
 chains:
   web:
     functions:
@@ -28,6 +28,7 @@ chains:
       - monitor
       - packet_limit: { packets: 50 }
       - qos_marker: { classes: { new: { dscp: ef, pcp: 5, demote: { to: long, after_packets: 3, after_bytes: 400 } }, long: { dscp: le, reverse: { pcp: 1 } } }, rules: [new udp], default: long }
+      - vlan: { classes: { apart: { forward: { id: 300, keep: true } }, back: { forward: { pop: true }, reverse: { dei: true } } }, rules: [apart udp], default: back }
       - http: { rules: ["deny path /admin*", "reject method CONNECT host *.example"], hosts: [a.example] }
       - ips: { rules: ['alert ip any any -> any any (content:"a"; nocase; content:"|42|"; distance:0; within:9; pcre:"/c+/R"; sid:1;)'], uninspected: pass }
     protection: nfvactor

@@ -1,12 +1,16 @@
 //! Any bytes as a frame. No parser panics, every view stays inside the frame, and another
 //! parser understands the frame in the same way if both understand it.
 
-use holdfast_wire::header::ETHERTYPE_NSH;
-use holdfast_wire::{FlowKey, MemoryPool, PacketPool, checksum, nsh};
+use holdfast_wire::header::{ETHERTYPE_NSH, ETHERTYPE_VLAN};
+use holdfast_wire::vlan::Tags;
+use holdfast_wire::{FlowKey, Layers, MemoryPool, Packet, PacketPool, checksum, nsh};
 
 pub(crate) fn run(data: &[u8]) {
     let mut pool = MemoryPool::new(1);
     let mut packet = pool.take().expect("there is one");
+    if packet.copy_from(data) {
+        tags(&mut packet, data);
+    }
     if packet.copy_from(data) {
         if packet.parse().is_ok() {
             let layers = packet.layers;
@@ -28,6 +32,29 @@ pub(crate) fn run(data: &[u8]) {
         }
     }
     pool.put(packet);
+}
+
+/// A port's tags are as many as the parser sees, come off and go on again. Only a
+/// customer tag's own priority is lost inside a service tag, which has the packet's.
+fn tags(packet: &mut Packet, data: &[u8]) {
+    let Ok(tags) = Tags::read(data) else { return };
+    let count = tags.ids().count();
+    let is_priority_tag = count == 0 && data[12..14] == ETHERTYPE_VLAN.to_be_bytes();
+    if let Ok(layers) = Layers::parse(data) {
+        assert!(is_priority_tag || usize::from(layers.vlan_tags) == count);
+    }
+    tags.take_off(packet);
+    assert_eq!(packet.len(), data.len() - if count == 2 { 4 } else { 0 });
+    assert_eq!(Tags::read(packet.bytes()), Ok(Tags::NONE));
+    assert!(tags.put_on(packet));
+    let mut expected = data.to_vec();
+    if count == 2 {
+        expected[18] = data[14] & 0xf0 | data[18] & 0x0f;
+    }
+    assert_eq!(packet.bytes(), expected);
+    if packet.pull_tag() {
+        assert_eq!(packet.len(), data.len() - 4);
+    }
 }
 
 fn same_as_etherparse(bytes: &[u8], key: &FlowKey, is_later_fragment: bool) {

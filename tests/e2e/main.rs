@@ -42,8 +42,9 @@ mod scaling;
 mod served;
 mod standby;
 mod transports;
+mod vlans;
 
-use holdfast_tests::{crowd, runner};
+use holdfast_tests::{crowd, runner, tagger};
 use std::process::ExitCode;
 
 /// The tests that `make quick` runs (`HOLDFAST_QUICK`): some of each kind that take a
@@ -65,7 +66,7 @@ const QUICK: &[&str] = &[
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = crowd::role() {
+    if let Some(code) = crowd::role().or_else(tagger::role) {
         return code;
     }
     let files = vec![
@@ -109,6 +110,7 @@ fn main() -> ExitCode {
         ("served", served::tests()),
         ("standby", standby::tests()),
         ("transports", transports::tests()),
+        ("vlans", vlans::tests()),
     ];
     runner::main(files, QUICK)
 }

@@ -19,6 +19,7 @@ pub mod routers;
 pub mod runner;
 pub mod sockets;
 pub mod standby;
+pub mod tagger;
 pub mod torrent;
 pub mod traffic;
 pub mod transfer;

@@ -32,14 +32,15 @@ pub struct GetStatusRequest {}
 /// of these sums, once the box is through with it:
 ///
 /// - The frames that come to a port's device are as many as the port's `received`, `lost`
-///    (all but `device_tx_…`), and `frame_too_large` of its `drops`.
+///    (all but `device_tx_…`), and `frame_too_large`, `unknown_vlan` and `truncated` of its
+///    `drops`; or those of all ports on the device together.
 /// - `received` and `originated` of all ports are as many as `consumed` and `forwarded` of
 ///    all ports, and the box's `drops` without those of the ports.
 ///
 /// A port has to send forwarded packets, whole or in fragments, and the box's own answers
 /// and questions for neighbours. Each of these frames is in the port's `transmitted`, or
-/// in its `drops` other than `frame_too_large`. The device may lose some of the
-/// transmitted frames (`device_tx_dropped`, `device_tx_errors`).
+/// in its `drops` other than these three. The device may lose some of the transmitted
+/// frames (`device_tx_dropped`, `device_tx_errors`).
 ///
 /// Small differences remain. Packets wait inside: for a neighbour's address up to three
 /// seconds, for other fragments of their datagram, for a flow's state, in queues. Counters
@@ -318,8 +319,10 @@ pub struct Port {
     /// Frames that went out: packets of chains, in fragments or whole, and the box's own.
     #[prost(uint64, tag = "8")]
     pub transmitted: u64,
-    /// Drops of the port itself, by reason: `frame_too_large` counts frames that would have
-    /// come in, all other reasons count frames that would have gone out.
+    /// Drops of the port itself, by reason: `frame_too_large`, `unknown_vlan` and `truncated`
+    /// count frames that would have come in, all other reasons count frames that would have
+    /// gone out. If several ports share the device, the first by name has its frames that
+    /// would have come in for no port.
     #[prost(btree_map = "string, uint64", tag = "9")]
     pub drops: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -350,6 +353,10 @@ pub struct Port {
     /// `forwarded` of all ports and `drops`, less the drops of the ports themselves.
     #[prost(uint64, tag = "14")]
     pub originated: u64,
+    /// The VLAN of its frames on the device, or two of them, outer and inner; none if they
+    /// are untagged.
+    #[prost(uint32, repeated, tag = "15")]
+    pub vlan: ::prost::alloc::vec::Vec<u32>,
 }
 /// A router that is watched (RFC 5880). Words are those of the RFC.
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -135,6 +135,17 @@ impl Status {
     }
 }
 
+impl Port {
+    /// The device, with the port's VLAN there if it has one.
+    pub fn place(&self) -> String {
+        let ids: Vec<String> = self.vlan.iter().map(u32::to_string).collect();
+        match ids.is_empty() {
+            true => self.device.clone(),
+            false => format!("{} vlan {}", self.device, ids.join(",")),
+        }
+    }
+}
+
 impl Protected {
     /// The word in the object.
     pub fn word(self) -> &'static str {
@@ -208,7 +219,7 @@ mod tests {
             keys(&object["processes"][0]),
             "cluster drops flows host id incarnation packets pid role state"
         );
-        let expected = "bfd consumed device driver drops forwarded lost mac mtu name originated received transmitted up";
+        let expected = "bfd consumed device driver drops forwarded lost mac mtu name originated received transmitted up vlan";
         assert_eq!(keys(&object["ports"][0]), expected);
         assert_eq!(serde_json::from_value::<Status>(object).unwrap(), status);
     }

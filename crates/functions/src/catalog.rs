@@ -43,6 +43,7 @@ fn entries() -> Vec<Entry> {
         entry::<crate::Forward>(),
         entry::<crate::PacketLimit>(),
         entry::<crate::QosMarker>(),
+        entry::<crate::Vlan>(),
         entry::<crate::RateLimiter>(),
         entry::<crate::Http>(),
         entry::<crate::Ips>(),

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod catalog;
+mod classes;
 mod firewall;
 mod forward;
 mod http;
@@ -17,8 +18,10 @@ mod publish;
 mod qos_marker;
 mod rate_limiter;
 mod rewrite;
+mod tag;
 mod tcp;
 mod tracked;
+mod vlan;
 
 pub use firewall::{Firewall, FirewallConfig, take_log};
 pub use forward::{Forward, ForwardConfig};
@@ -31,3 +34,4 @@ pub use packet_limit::{PacketLimit, PacketLimitConfig};
 pub use qos_marker::{ClassConfig, DemoteConfig, MarkConfig, QosMarker, QosMarkerConfig};
 pub use rate_limiter::{LimitConfig, RateLimiter, RateLimiterConfig};
 pub use tracked::Timeouts;
+pub use vlan::{TagConfig, Vlan, VlanClassConfig, VlanFunctionConfig};

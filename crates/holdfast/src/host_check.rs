@@ -183,7 +183,11 @@ fn size(bytes: usize) -> String {
 pub fn devices(plan: &Plan) -> Vec<Check> {
     let addresses = kernel_addresses();
     let mut checks = Vec::new();
-    for Port { name: port, device, .. } in &plan.ports {
+    for (at, Port { name: port, device, .. }) in plan.ports.iter().enumerate() {
+        // A device that ports share is looked at once.
+        if plan.ports[..at].iter().any(|other| other.device == *device) {
+            continue;
+        }
         let (driver, device) = device.split_once(':').unwrap_or(("", device));
         let name = |what: &str| format!("port {port} ({device}): {what}");
         match driver {

@@ -8,6 +8,7 @@ use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -172,6 +173,12 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         0
     }
 
+    /// VLANs into which the function may put packets that leave: a port of the chain must
+    /// have them among its `flow_vlans`.
+    fn vlans(&self) -> BTreeSet<u16> {
+        BTreeSet::new()
+    }
+
     /// Warnings about a configuration that is accepted, but doubtful.
     fn warnings(&self) -> Vec<ConfigError> {
         Vec::new()
@@ -211,6 +218,8 @@ pub trait Configured: Send + Sync {
     fn rate_limits(&self) -> Vec<RateLimit>;
     /// [`NetworkFunction::added_bytes`].
     fn added_bytes(&self) -> usize;
+    /// [`NetworkFunction::vlans`].
+    fn vlans(&self) -> BTreeSet<u16>;
     /// [`NetworkFunction::warnings`].
     fn warnings(&self) -> Vec<ConfigError>;
     /// Makes the function with shared state of its own.
@@ -253,6 +262,10 @@ impl<N: NetworkFunction> Configured for Built<N> {
 
     fn added_bytes(&self) -> usize {
         self.0.added_bytes()
+    }
+
+    fn vlans(&self) -> BTreeSet<u16> {
+        self.0.vlans()
     }
 
     fn warnings(&self) -> Vec<ConfigError> {

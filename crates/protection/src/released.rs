@@ -5,6 +5,7 @@ use holdfast_wire::checksum::Delta;
 use holdfast_wire::fragmentation::Cut;
 use holdfast_wire::header::Mac;
 use holdfast_wire::rewrite::{Side, adjust_transport, set_address};
+use holdfast_wire::vlan::Tags;
 
 /// A value that may leave the system. Every state change that it reveals survives a
 /// failure, as far as its protection promises, or it reveals none.
@@ -57,6 +58,14 @@ impl Released<Packet> {
             header.destination = destination;
             header.source = source;
         }
+    }
+
+    /// Puts the tags of a port's VLAN on the frame. False, with the frame spoiled, if
+    /// there is no room for them.
+    #[inline]
+    #[must_use]
+    pub fn put_tags(&mut self, tags: Tags) -> bool {
+        tags.put_on(&mut self.0)
     }
 
     /// Takes one hop off the TTL or hop limit, which is not 0.

@@ -24,6 +24,7 @@ mod peer;
 mod reason;
 pub mod rewrite;
 pub mod selector;
+pub mod vlan;
 pub mod zone;
 
 pub use commit::Commit;

@@ -4,7 +4,8 @@
 //! ([`index`]); the 16 context bytes carry [`Meta`]: stamp (8), ingress port (1), switch
 //! (1), epoch (2), commit (4). Flags use two places that RFC 8300 leaves: the O bit marks
 //! an in-band protocol packet; the others are in the upper byte of the 24-bit service
-//! path, of which a chain needs 16 bits.
+//! path. The next four bits are the priority with which the packet came in; a chain needs
+//! the lower twelve.
 
 use crate::header::{ETHERTYPE_NSH, Mac};
 use crate::packet::{Meta, Packet};
@@ -12,6 +13,12 @@ use crate::packet::{Meta, Packet};
 /// Bytes that [`encapsulate`] puts in front of a frame: Ethernet 14, base and service
 /// path 8, context 16.
 pub const ENCAPSULATION_LEN: usize = 38;
+
+/// Chains are numbered below this.
+pub const MAX_CHAINS: u16 = 1 << CHAIN_BITS;
+const CHAIN_BITS: u32 = 12;
+/// The bits of a priority: PCP and DEI.
+const PRIORITY: u8 = 0x0f;
 
 /// Bits of [`Meta::flags`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +98,8 @@ pub fn encapsulate(packet: &mut Packet, outer: Outer) -> bool {
     header[14..16].copy_from_slice(&(oam | 63 << 6 | 6).to_be_bytes());
     header[16] = 1; // MD type 1
     header[17] = 3; // next protocol: Ethernet
-    let path = u32::from(meta.flags & !Flags::OAM) << 16 | u32::from(meta.chain);
+    let low = u16::from(meta.priority & PRIORITY) << CHAIN_BITS | meta.chain % MAX_CHAINS;
+    let path = u32::from(meta.flags & !Flags::OAM) << 16 | u32::from(low);
     header[18..22].copy_from_slice(&(path << 8 | u32::from(outer.index)).to_be_bytes());
     header[22..30].copy_from_slice(&meta.stamp.to_be_bytes());
     header[30] = meta.ingress;
@@ -120,7 +128,8 @@ pub fn decapsulate(packet: &mut Packet) -> Option<Outer> {
         stamp: u64::from_be_bytes(header[22..30].try_into().ok()?),
         ingress: header[30],
         switch: header[31],
-        chain: (path >> 8) as u16,
+        chain: (path >> 8) as u16 % MAX_CHAINS,
+        priority: (path >> 8 >> CHAIN_BITS) as u8 & PRIORITY,
         flags: (path >> 24) as u8 & !Flags::OAM | oam,
         epoch: u16::from_be_bytes([header[32], header[33]]),
         commit: u32::from_be_bytes(header[34..38].try_into().ok()?),

@@ -37,6 +37,9 @@ pub struct Meta {
     pub chain: u16,
     /// Flags, see [`crate::nsh::Flags`].
     pub flags: u8,
+    /// Priority (PCP) and drop eligibility (DEI) of the tag with which the packet came
+    /// in, `PCP << 1 | DEI` (IEEE 802.1Q, clause 9.6); 0 without a tag.
+    pub priority: u8,
     /// Low 16 bits of the epoch under which the flow's route was given.
     pub epoch: u16,
     /// With a hand-over to a replica: the commit that must be saved before the packet
@@ -380,6 +383,18 @@ impl Packet {
         bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
         bytes[14..16].copy_from_slice(&control.to_be_bytes());
         true
+    }
+
+    /// Takes off the outermost VLAN tag. The layers keep their old offsets. Returns
+    /// false, and changes nothing, if the frame ends before the EtherType behind a tag.
+    #[inline]
+    #[must_use]
+    pub fn pull_tag(&mut self) -> bool {
+        if self.len() < 18 {
+            return false;
+        }
+        self.headers_mut().copy_within(..12, 4);
+        self.pull_front(4)
     }
 
     /// Cuts the frame to `len` bytes, if it is longer.

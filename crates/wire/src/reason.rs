@@ -11,7 +11,7 @@ crate::events! {
         BadFragment "bad_fragment" "A fragment that is empty, beyond 65,535 bytes, overlapping, or of a length that cannot be reassembled.";
         HeadersTooDeep "headers_too_deep" "More than two VLAN tags or too many IPv6 extension headers.";
         UnknownEthertype "unknown_ethertype" "Not IPv4, IPv6 or ARP; the box is a router and forwards nothing else.";
-        VlanTagged "vlan_tagged" "The frame belongs to a VLAN. There are no VLAN sub-interfaces yet: make the switch's port an access port, or name a Linux VLAN device (ip link add … type vlan) as the port's device.";
+        UnknownVlan "unknown_vlan" "The frame's VLAN is none of the ports' on its device (`vlan`), or the frame has no tag and every port there has one; or a function chose a VLAN that is not among the `flow_vlans` of the port where the packet leaves. A port's own counter has it if its device has VLANs, and then the first port's by name.";
         NotForUs "not_for_us" "The destination MAC address is another station's.";
         FrameTooLarge "frame_too_large" "Larger than the outgoing port's MTU, and not to be fragmented (IPv4 with DF, IPv6), or larger than an arena buffer. Offloads (TSO, GRO) left on make such frames.";
         BadSource "bad_source" "The source address cannot be one: multicast, broadcast, loopback, unspecified, or the destination itself (land).";

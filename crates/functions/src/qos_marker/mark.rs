@@ -1,9 +1,9 @@
 //! Writes marks into a packet, and changes nothing else: ECN's bits and a tag's VLAN
 //! stay.
 
+use crate::tag::Tag;
 use holdfast_nf::Packet;
 use holdfast_wire::checksum::Delta;
-use holdfast_wire::header::ETHERTYPE_VLAN;
 
 /// The two bits beside the DSCP (RFC 3168, section 5).
 const ECN: u8 = 0x03;
@@ -11,9 +11,6 @@ const ECN: u8 = 0x03;
 /// and 7).
 const V6_DSCP: u32 = 0x0fc0_0000;
 const V6_SHIFT: u32 = 22;
-/// All bits but the priority, in the first byte of a tag's control information (IEEE
-/// 802.1Q, clause 9.6).
-const NOT_PRIORITY: u8 = 0x1f;
 
 /// The marks to write into a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,7 +29,7 @@ impl Mark {
         if let Some(dscp) = self.dscp {
             set_dscp(packet, dscp);
         }
-        self.pcp.is_none_or(|pcp| set_priority(packet, pcp))
+        self.pcp.is_none_or(|pcp| Tag { pcp: Some(pcp), ..Tag::default() }.write(packet))
     }
 }
 
@@ -50,19 +47,4 @@ fn set_dscp(packet: &mut Packet, dscp: u8) {
         ip.version_class_flow =
             (ip.version_class_flow.get() & !V6_DSCP | u32::from(dscp) << V6_SHIFT).into();
     }
-}
-
-/// Sets the priority of the outermost tag. A frame without a tag gets a priority tag:
-/// VLAN 0, which means none (IEEE 802.1Q, clause 9.6, table 9-2).
-fn set_priority(packet: &mut Packet, pcp: u8) -> bool {
-    if packet.layers.vlan_tags == 0
-        && !(packet.push_tag(ETHERTYPE_VLAN, 0) && packet.parse().is_ok())
-    {
-        return false;
-    }
-    match packet.headers_mut().get_mut(14) {
-        Some(control) => *control = pcp << 5 | *control & NOT_PRIORITY,
-        None => return false,
-    }
-    true
 }

@@ -11,18 +11,17 @@
 //! packets alone, so a replay gives the same marks.
 //!
 //! In: classes, rules, a flow's packets. Out: the same packets, marked. Never: a drop
-//! because of a flow's class; a VLAN. The tag has VLAN 0 (a priority tag): the box has no
-//! VLAN sub-interfaces, so it would look for its neighbours in another VLAN than it sends
-//! to, and drop their answers as `vlan_tagged`.
+//! because of a flow's class; a VLAN. The tag has VLAN 0 (a priority tag) unless an
+//! earlier function has said another one, and the port puts its own in place of that.
 
 mod dscp;
 mod mark;
 
+use crate::classes::{Classes, Names};
 pub(crate) use dscp::DscpConfig;
 use holdfast_nf::{
-    ConfigError, Context, DropReason, FlowKey, NetworkFunction, Open, Opening, Packet, Verdict,
+    ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Packet, Verdict,
 };
-use holdfast_wire::selector::{Selector, SelectorError};
 use holdfast_wire::zone::Zones;
 pub(crate) use mark::Mark;
 use schemars::JsonSchema;
@@ -116,9 +115,6 @@ holdfast_nf::flow_state! {
     }
 }
 
-/// [`Marked::class`] of a flow that passes unchanged.
-const NONE: u8 = u8::MAX;
-
 /// The limits above which a flow belongs to another class.
 #[derive(Debug, Clone, Copy)]
 struct Limit {
@@ -139,20 +135,7 @@ struct Class {
 pub struct QosMarker {
     /// In the order of their names. Limits lead from class to class, never in a circle.
     classes: Vec<Class>,
-    rules: Vec<(u8, Selector)>,
-    default: u8,
-}
-
-/// Classes by name, while a configuration is read.
-struct Names<'a>(Vec<&'a str>);
-
-impl Names<'_> {
-    fn number(&self, name: &str) -> Result<u8, String> {
-        let found =
-            self.0.iter().zip(0u8..).find(|(other, _)| **other == name).map(|(_, number)| number);
-        let known = || self.0.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        found.ok_or_else(|| format!("unknown class `{name}`, expected one of {}", known()))
-    }
+    flows: Classes,
 }
 
 fn mark(
@@ -217,14 +200,6 @@ fn limit(
 
 fn class(name: &str, config: &ClassConfig, names: &Names<'_>) -> Result<Class, ConfigError> {
     let path = format!("classes.{name}");
-    let is_name =
-        |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
-    if name.is_empty() || !name.chars().all(is_name) {
-        return Err(ConfigError::at(
-            "",
-            format!("`{name}` cannot be the name of a class: letters, digits, `-` and `_` can"),
-        ));
-    }
     // A value that both directions override is checked too.
     mark(config, None, &path, "")?;
     let marks = [
@@ -235,25 +210,6 @@ fn class(name: &str, config: &ClassConfig, names: &Names<'_>) -> Result<Class, C
     let limit =
         demote.map(|demote| limit(demote, name, &format!("{path}.demote"), names)).transpose()?;
     Ok(Class { marks, limit })
-}
-
-fn rule(
-    at: usize,
-    text: &str,
-    names: &Names<'_>,
-    zones: &Zones,
-) -> Result<(u8, Selector), ConfigError> {
-    let error = |offset: usize, message: String| ConfigError {
-        path: format!("rules[{at}]"),
-        message,
-        offset: Some(offset),
-    };
-    let trimmed = text.trim_start();
-    let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
-    let class = names.number(word).map_err(|message| error(text.len() - trimmed.len(), message))?;
-    let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
-    let selector = Selector::read(rest, zones).map_err(wrong)?;
-    Ok((class, selector))
 }
 
 impl QosMarker {
@@ -299,38 +255,14 @@ impl NetworkFunction for QosMarker {
     }
 
     fn with_zones(config: QosMarkerConfig, zones: &Zones) -> Result<QosMarker, ConfigError> {
-        let names = Names(config.classes.keys().map(String::as_str).collect());
-        if names.0.is_empty() {
-            return Err(ConfigError::at(
-                "classes",
-                "there must be at least one class, like { voice: { dscp: ef } }",
-            ));
-        }
-        if names.0.len() > usize::from(NONE) {
-            return Err(ConfigError::at(
-                "classes",
-                format!("{} classes are more than the {NONE} that there may be", names.0.len()),
-            ));
-        }
+        let names = Names::read(config.classes.keys(), "{ voice: { dscp: ef } }")?;
         let classes = config.classes.iter().map(|(name, written)| class(name, written, &names));
         let classes = classes.collect::<Result<Vec<_>, _>>()?;
-        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, &names, zones));
-        let rules = rules.collect::<Result<Vec<_>, _>>()?;
-        let default = match &config.default {
-            None if rules.is_empty() => {
-                return Err(ConfigError::at(
-                    "",
-                    "neither `rules` nor a `default` puts a flow into a class",
-                ));
-            }
-            None => NONE,
-            Some(name) => {
-                names.number(name).map_err(|message| ConfigError::at("default", message))?
-            }
-        };
-        let marker = QosMarker { classes, rules, default };
-        if let Some(class) = (0..names.0.len() as u8).find_map(|class| marker.circle(class)) {
-            let name = names.0[usize::from(class)];
+        let flows = Classes::read(&config.rules, config.default.as_ref(), &names, zones)?;
+        let marker = QosMarker { classes, flows };
+        if let Some(class) = (0..marker.classes.len() as u8).find_map(|class| marker.circle(class))
+        {
+            let name = names.name(class);
             return Err(ConfigError::at(
                 format!("classes.{name}.demote.to"),
                 format!("from there a flow would come back to `{name}`"),
@@ -342,12 +274,7 @@ impl NetworkFunction for QosMarker {
     fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _shared: &mut (), cx: &mut Opening<'_>) -> Open<Marked> {
-        // The packet as the functions before this one left it. A later fragment has no
-        // ports of its own: the edge knew them.
-        let key = FlowKey::of(packet).unwrap_or(*cx.key());
-        let is_meant =
-            |(_, selector): &&(u8, Selector)| selector.matches(&key, packet.meta.ingress);
-        let class = self.rules.iter().find(is_meant).map_or(self.default, |(class, _)| *class);
+        let class = self.flows.of(packet, cx);
         Open::Accept(Marked { class, first: class, ..Marked::default() })
     }
 

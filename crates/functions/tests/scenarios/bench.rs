@@ -77,6 +77,8 @@ pub(crate) struct Bench {
     pub(crate) now: u64,
     /// The port of the box at which packets come in.
     pub(crate) ingress: u8,
+    /// The priority with which packets come in.
+    pub(crate) priority: u8,
     /// True if the latest packet would come out differently when processed again.
     pub(crate) nondeterministic: bool,
     /// True if the sender of the latest packet must be told that it was dropped.
@@ -129,6 +131,7 @@ impl Bench {
             is_poor: false,
             now: SECOND,
             ingress: 0,
+            priority: 0,
             nondeterministic: false,
             is_rejected: false,
             explained: Vec::new(),
@@ -274,7 +277,7 @@ impl Bench {
     pub(crate) fn send_unchecked(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
         let mut packet = self.packets.take().expect("the one buffer is back");
         assert!(packet.copy_from(frame), "the frame fits a buffer");
-        packet.meta.ingress = self.ingress;
+        (packet.meta.ingress, packet.meta.priority) = (self.ingress, self.priority);
         let result = self.process(&mut packet).map(|()| packet.bytes().to_vec());
         self.packets.put(packet);
         result

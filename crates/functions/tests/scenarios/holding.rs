@@ -35,6 +35,11 @@ fn rows() -> Vec<(&'static str, Value, bool)> {
         ("packet_limit", json!({ "packets": 3 }), false),
         ("http", json!({}), false),
         ("qos_marker", json!({ "classes": { "one": { "dscp": "ef" } }, "default": "one" }), false),
+        (
+            "vlan",
+            json!({ "classes": { "one": { "forward": { "pcp": 5 } } }, "default": "one" }),
+            false,
+        ),
         ("rate_limiter", json!({ "limits": [{ "per": "flow", "rate": "1 MB/s" }] }), false),
         ("ips", json!({ "rules": ["alert ip any any -> any any (content:\"[\"; sid:1;)"] }), false),
     ]

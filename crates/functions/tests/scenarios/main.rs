@@ -28,4 +28,5 @@ mod reading;
 mod round_trip;
 mod small;
 mod tracing;
+mod vlan;
 mod words;

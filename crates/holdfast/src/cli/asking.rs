@@ -166,7 +166,7 @@ fn status_text(status: &Status, style: Style) -> String {
     let ports = status.ports.iter().map(|port| {
         vec![
             port.name.clone(),
-            port.device.clone(),
+            port.place(),
             port.driver.clone(),
             port.mac.clone(),
             port.mtu.to_string(),

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 /// Maximum number of chains of a box.
 const MAX_CHAINS: usize = 256;
+const _: () = assert!(MAX_CHAINS <= holdfast_wire::nsh::MAX_CHAINS as usize);
 /// Maximum number of functions of a chain.
 const MAX_FUNCTIONS: usize = 32;
 
@@ -146,6 +147,33 @@ pub(super) fn read(
         return Err(root.key("state_server").name("servers").mistake(message));
     }
     Ok((chains, shared))
+}
+
+/// Checks that functions put packets only into VLANs that a port of their switch has.
+pub(super) fn vlans(
+    config: &Config,
+    chains: &[ChainPlan],
+    switches: &[SwitchEntry],
+    networks: &Networks,
+    root: Spot<'_>,
+) -> Result<(), Mistake> {
+    for ((name, number), chain) in config.chains.keys().zip(0u16..).zip(chains) {
+        let switch = &switches[switches::of_chain(switches, number)];
+        let has = |id: &u16| {
+            let mut own = switch.ports.iter().filter_map(|at| networks.ports.get(usize::from(*at)));
+            own.any(|port| port.flow_vlans.contains(id))
+        };
+        for (at, function) in chain.functions.iter().enumerate() {
+            if let Some(id) = function.vlans().iter().find(|id| !has(id)) {
+                let spot = root.key("chains").key(name).key("functions").index(at);
+                let function = function.name();
+                return Err(spot.name(function).mistake(format!(
+                    "{function}: no port has VLAN {id} among its `flow_vlans`, so packets in it could not leave"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Checks that one function at most limits flows per source, and that no other of its

@@ -15,7 +15,7 @@ use super::raw::{
     BfdConfig, BfdKeyConfig, BfdKeyType, Config, ControlConfig, EtcdConfig, FabricFileConfig,
     HostFabric, HostNetwork, OneOrMany, ProtectionConfig, ReversePathConfig, RouteConfig,
     RuleConfig, RuntimesConfig, RuntimesRange, ServerStandby, ServerTransport, StateServerSettings,
-    TlsConfig, TlsFiles, Word,
+    TlsConfig, TlsFiles, VlanConfig, Word,
 };
 use super::source::Spot;
 use super::{bfd, protection};
@@ -258,6 +258,10 @@ macro_rules! leaves {
     };
 }
 
+fn listed_numbers(numbers: &[i64]) -> String {
+    numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")
+}
+
 leaves! {
     bool: |value| value.to_string();
     u8: |value| value.to_string();
@@ -267,6 +271,8 @@ leaves! {
     usize: |value| value.to_string();
     String: |text| text.clone();
     Vec<String>: |texts| texts.join(", ");
+    Vec<i64>: |numbers| listed_numbers(numbers);
+    VlanConfig: |vlan| listed_numbers(vlan.ids());
     Word: |word| word.0.clone();
     OneOrMany: |texts| texts.all().join(", ");
     ReversePathConfig: |check| format!("{check:?}").to_lowercase();

@@ -1,10 +1,11 @@
 //! Several hosts that make one box.
 
 use super::mistake::{Mistake, listed, suggestion};
+use super::network::Port;
 use super::raw::{Config, HostFabric, HostNetwork, HostSettings};
 use super::source::Spot;
 use super::switches::SwitchEntry;
-use super::{control, names, network};
+use super::{control, devices, names};
 use holdfast_wire::NodeId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -40,7 +41,11 @@ pub struct HostEntry {
 }
 
 /// Reads the hosts; none if there is only one, which needs no name.
-pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mistake> {
+pub(super) fn read(
+    config: &Config,
+    ports: &[Port],
+    root: Spot<'_>,
+) -> Result<Vec<HostEntry>, Mistake> {
     let hosts = &config.hosts;
     let spot = root.key("hosts");
     if hosts.is_empty() {
@@ -106,14 +111,16 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
             .map(|(port, settings)| host.devices.get(port).unwrap_or(&settings.device).clone())
             .collect();
         let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
-        for (device, port) in devices.iter().zip(config.ports.keys()).filter(|_| host.serves) {
-            network::device(device)
-                .map_err(|message| spot.key("devices").key(port).mistake(message))?;
-            if let Some(other) = taken.insert(network::plain(device), port) {
-                return Err(spot
-                    .key("devices")
-                    .mistake(format!("ports `{other}` and `{port}` have one device, `{device}`")));
-            }
+        let own = || ports.iter().zip(devices.iter().map(String::as_str));
+        for (at, (port, device)) in own().enumerate().filter(|_| host.serves) {
+            let name = &port.name;
+            devices::name(device)
+                .map_err(|message| spot.key("devices").key(name).mistake(message))?;
+            let others = own().take(at).map(|(other, theirs)| other.on(theirs));
+            devices::share(&port.on(device), others).map_err(|message| {
+                spot.key("devices").mistake(format!("port `{name}` is on `{device}`: {message}"))
+            })?;
+            taken.entry(devices::plain(device)).or_insert(name);
         }
         let fabric: Vec<Fabric> = (0..)
             .zip(host.fabric.networks())
@@ -121,8 +128,8 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
                 let place = network_spot(&host.fabric, spot, number);
                 match network {
                     HostNetwork::Device(device) => {
-                        network::device(device).map_err(|message| place.mistake(message))?;
-                        if let Some(port) = taken.get(network::plain(device)) {
+                        devices::name(device).map_err(|message| place.mistake(message))?;
+                        if let Some(port) = taken.get(devices::plain(device)) {
                             return Err(
                                 place.mistake(format!("port `{port}` has this device: the hosts' network is one of its own"))
                             );
@@ -136,7 +143,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
             })
             .collect::<Result<_, Mistake>>()?;
         if let [Fabric::Device(first), Fabric::Device(second)] = &fabric[..]
-            && network::plain(first) == network::plain(second)
+            && devices::plain(first) == devices::plain(second)
         {
             return Err(network_spot(&host.fabric, spot, 1)
                 .mistake("the first network has this device: two networks are two"));

@@ -23,6 +23,7 @@ mod chains;
 mod changes;
 mod clusters;
 mod control;
+mod devices;
 mod etcd;
 mod files;
 mod hosts;

@@ -1,5 +1,6 @@
 //! Ports, addresses, gateways and routes, checked against each other.
 
+use super::devices;
 use super::mistake::{Mistake, listed, suggestion};
 use super::raw::{Config, OneOrMany, PortConfig, ReversePathConfig, RouteConfig};
 use super::source::Spot;
@@ -7,14 +8,11 @@ use super::switches::SwitchEntry;
 use holdfast_node::edge::{EdgeRoute, ReversePath};
 use holdfast_wire::ip_bytes;
 use holdfast_wire::selector::{Prefix, SelectorError};
+use holdfast_wire::vlan::Tags;
 use std::net::IpAddr;
 
 /// Maximum number of ports of a box.
 const MAX_PORTS: usize = holdfast_wire::zone::MAX_PORTS as usize;
-/// Longest name of a Linux interface (IFNAMSIZ without its zero).
-const MAX_DEVICE: usize = 15;
-/// Drivers that a device may name; `holdfast_io::port::open` opens them.
-const DRIVERS: &[&str] = &["afxdp", "afpacket", "dpdk", "pcap"];
 /// Least MTU of IPv4 (RFC 791) and IPv6 (RFC 8200, section 5).
 const MIN_MTU: [u16; 2] = [68, 1280];
 
@@ -25,12 +23,24 @@ pub struct Port {
     pub name: String,
     /// The port's device, with a driver before a colon if one is named.
     pub device: String,
+    /// The tags of its frames.
+    pub tags: Tags,
+    /// VLANs besides the port's own into which functions may put packets that leave.
+    pub flow_vlans: Vec<u16>,
     /// Addresses with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Largest IP packet, bytes, if less than the device's.
     pub mtu: Option<u16>,
     /// The sources that the port accepts.
     pub reverse_path: ReversePath,
+}
+
+impl Port {
+    /// The port's place on a device, on this host or another one.
+    pub(super) fn on<'a>(&'a self, device: &'a str) -> devices::Place<'a> {
+        let Port { name, tags, flow_vlans, .. } = self;
+        devices::Place { port: name, device, tags: *tags, flow_vlans }
+    }
 }
 
 /// The networks that ports and routes form.
@@ -155,24 +165,26 @@ pub(super) fn read(
     };
     for (name, port) in &config.ports {
         let spot = root.key("ports").key(name);
-        let device = device(&port.device).map_err(|message| spot.key("device").mistake(message))?;
-        if let Some(other) =
-            networks.ports.iter().find(|other| plain(&other.device) == plain(device))
-        {
-            return Err(spot
-                .key("device")
-                .mistake(format!("port `{}` has this device already", other.name)));
-        }
-        networks.ports.push(Port {
+        let device =
+            devices::name(&port.device).map_err(|message| spot.key("device").mistake(message))?;
+        let (tags, flow_vlans) = devices::vlan(port, spot)?;
+        let read = Port {
             name: name.clone(),
             device: device.to_owned(),
+            tags,
+            flow_vlans,
             addresses: Vec::new(),
             mtu: port.mtu,
             reverse_path: match port.reverse_path {
                 ReversePathConfig::Feasible => ReversePath::Feasible,
                 ReversePathConfig::Off => ReversePath::Off,
             },
-        });
+        };
+        let others = networks.ports.iter().map(|other| other.on(&other.device));
+        devices::share(&read.on(device), others).map_err(|message| {
+            spot.key(if port.vlan.is_some() { "vlan" } else { "device" }).mistake(message)
+        })?;
+        networks.ports.push(read);
         addresses(port, root.key("ports"), name, &mut networks)?;
     }
     for (number, (name, port)) in config.ports.iter().enumerate() {
@@ -259,44 +271,6 @@ pub(super) fn read(
         )?;
     }
     Ok(networks)
-}
-
-/// The device without its driver.
-pub(super) fn plain(device: &str) -> &str {
-    device.split_once(':').map_or(device, |(_, name)| name)
-}
-
-pub(super) fn device(text: &str) -> Result<&str, String> {
-    let driver = text.split_once(':').map(|(driver, _)| driver);
-    if let Some(driver) = driver.filter(|driver| !DRIVERS.contains(driver)) {
-        let guess = suggestion(driver, DRIVERS.iter().copied());
-        return Err(format!("there is no port driver `{driver}`: name a Linux interface{guess}"));
-    }
-    let name = plain(text);
-    if driver == Some("pcap") {
-        return match name.trim_matches(',') {
-            "" => Err("`pcap:IN,OUT` names a file to read, one to write, or both".to_owned()),
-            _ => Ok(text),
-        };
-    }
-    if driver == Some("dpdk") {
-        return match name {
-            "" => {
-                Err("`dpdk:DEVICE` names a network card, like `dpdk:0000:01:00.0`, or one of DPDK's virtual devices".to_owned())
-            }
-            _ => Ok(text),
-        };
-    }
-    if matches!(name, "" | "." | "..")
-        || name.len() > MAX_DEVICE
-        || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/')
-    {
-        return Err(format!(
-            "`{}` is not the name of a Linux interface: 1 to {MAX_DEVICE} characters, as `ip link` lists them",
-            name.escape_debug()
-        ));
-    }
-    Ok(text)
 }
 
 fn addresses(

@@ -102,11 +102,12 @@ impl Plan {
         zones::check(&raw, root)?;
         let bfd = bfd::read(&raw, &mut networks, root)?;
         let (chains, Named { pools, statistics }) = chains::read(&raw, &switches, root)?;
+        chains::vlans(&raw, &chains, &switches, &networks, root)?;
         let state_servers = state_server::read(&raw, root)?;
         chains::owned(&raw, &chains, &pools, &networks, &mut switches, root)?;
         let clusters = clusters::read(&raw, &chains, root)?;
         let rules = rules::read(&raw, &clusters, &switches, root)?;
-        let hosts = hosts::read(&raw, root)?;
+        let hosts = hosts::read(&raw, &networks.ports, root)?;
         hosts::place(&raw, &hosts, &mut switches, root)?;
         let limits = limits::read(&raw, root)?;
         if raw.state.as_ref().is_some_and(|state| !state.starts_with('/')) {
@@ -288,8 +289,13 @@ impl Plan {
             let port = |number: &u8| {
                 let at = usize::from(*number);
                 let ((mac, mtu), port) = (ports[at], &self.ports[at]);
-                let (addresses, reverse_path) = (port.addresses.clone(), port.reverse_path);
-                EdgePort { mac, mtu: port.mtu.unwrap_or(mtu).min(mtu), addresses, reverse_path }
+                EdgePort {
+                    mac,
+                    mtu: port.mtu.unwrap_or(mtu).min(mtu),
+                    addresses: port.addresses.clone(),
+                    reverse_path: port.reverse_path,
+                    flow_vlans: port.flow_vlans.clone(),
+                }
             };
             // An edge numbers its own ports only.
             let route = |route: &EdgeRoute| {

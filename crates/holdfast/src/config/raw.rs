@@ -105,8 +105,18 @@ pub struct FabricFileConfig {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortConfig {
-    /// A Linux interface without kernel addresses.
+    /// A Linux interface without kernel addresses. Several ports may share it if each has
+    /// another `vlan`.
     pub device: String,
+    /// The VLAN of its frames on the device, 1 to 4094: one identifier (an 802.1Q tag),
+    /// or two, outer and inner (QinQ: an 802.1ad service tag around an 802.1Q tag).
+    /// Without it the port has the device's untagged frames.
+    #[serde(default)]
+    pub vlan: Option<VlanConfig>,
+    /// VLANs into which functions (`vlan`) may put packets that leave, in place of
+    /// `vlan`, or of the inner of two. Frames that come in them are the port's, too.
+    #[serde(default)]
+    pub flow_vlans: Vec<i64>,
     /// The box's addresses there with their prefix lengths, like 10.0.0.1/24. With an
     /// IPv6 address or gateway the port has a link-local address too: one written here,
     /// like fe80::1/64, or else one made of its MAC address (modified EUI-64), which
@@ -342,6 +352,16 @@ pub enum OneOrMany {
     One(String),
     /// Several texts.
     Many(Vec<String>),
+}
+
+/// The VLAN of a port: an identifier, or two, outer and inner.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged)]
+pub enum VlanConfig {
+    /// A single tag.
+    One(i64),
+    /// Several tags.
+    Many(Vec<i64>),
 }
 
 /// A text that may look like a number.

@@ -14,7 +14,7 @@ use super::raw::{
 use holdfast_functions::{
     ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, HttpConfig, IpsConfig, LimitConfig,
     LoadBalancerConfig, MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig,
-    RateLimiterConfig, Timeouts,
+    RateLimiterConfig, TagConfig, Timeouts, VlanClassConfig, VlanFunctionConfig,
 };
 use serde_json::Value;
 
@@ -101,6 +101,8 @@ keys! {
     }
     PortConfig {
         device: WAYS,
+        vlan: WAYS,
+        flow_vlans: WAYS,
         address: WAYS,
         gateway: WAYS,
         mtu: WAYS,
@@ -264,6 +266,22 @@ function_keys! {
         classes: MARKED,
         rules: MARKED,
         default: MARKED,
+    }
+    "vlan" VlanFunctionConfig {
+        classes: MARKED,
+        rules: MARKED,
+        default: MARKED,
+    }
+    "VlanClassConfig" VlanClassConfig {
+        forward: MARKED,
+        reverse: MARKED,
+    }
+    "TagConfig" TagConfig {
+        id: MARKED,
+        pcp: MARKED,
+        dei: MARKED,
+        keep: MARKED,
+        pop: MARKED,
     }
     "rate_limiter" RateLimiterConfig {
         limits: PASSING,

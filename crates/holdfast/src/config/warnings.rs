@@ -16,10 +16,19 @@ use holdfast_wire::zone::{Zone, Zones};
 use serde_json::Value;
 
 /// Functions whose `rules` are selectors behind a word, of which the first match decides.
-const LISTS: [&str; 2] = ["firewall", "qos_marker"];
+const LISTS: [&str; 3] = ["firewall", "qos_marker", "vlan"];
 /// Functions that leave a packet's addresses unchanged.
-const PLAIN: [&str; 8] =
-    ["firewall", "qos_marker", "rate_limiter", "monitor", "forward", "packet_limit", "http", "ips"];
+const PLAIN: [&str; 9] = [
+    "firewall",
+    "qos_marker",
+    "vlan",
+    "rate_limiter",
+    "monitor",
+    "forward",
+    "packet_limit",
+    "http",
+    "ips",
+];
 
 impl Plan {
     /// All warnings.

@@ -7,7 +7,7 @@ pub(super) use super::lines::say;
 use crate::config::{Fabric, HostEntry, NamedStatistic, Plan, Port as PortPlan};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::port::{self, Look, Losses, Port, PortError, Udp};
+use holdfast_io::port::{self, Look, Losses, Place, Port, PortError, Ports, Udp};
 use holdfast_node::edge::Liveness;
 use holdfast_node::fcs::FCS_LEN;
 use holdfast_node::message::Logged;
@@ -45,13 +45,20 @@ pub(super) fn warnings(plan: &Plan) -> Vec<String> {
     checks.filter(|check| check.outcome == Outcome::Warn).map(line).collect()
 }
 
-/// Opens a port. The kernel may need a moment to release it from an earlier manager.
+/// Opens the ports, each of their devices once. The kernel may need a moment to release
+/// it from an earlier manager.
 pub(super) fn open(
-    device: &str,
+    ports: &[PortPlan],
     incarnation: u32,
     link: &GuardLink,
-) -> Result<Box<dyn Port>, PortError> {
-    open_by(&|| port::open(device), incarnation, link)
+) -> Result<Ports, PortError> {
+    fn place(port: &PortPlan) -> Place<'_> {
+        Place { device: &port.device, tags: port.tags, flow_vlans: &port.flow_vlans }
+    }
+    let places: Vec<Place<'_>> = ports.iter().map(place).collect();
+    Ports::open(&places, |device, has_vlans| {
+        open_by(&|| port::open_for(device, has_vlans), incarnation, link)
+    })
 }
 
 /// Opens the ports to the other hosts, one for each network, on the host with this
@@ -65,7 +72,7 @@ pub(super) fn open_fabric(
 ) -> Result<Vec<Box<dyn Port>>, PortError> {
     let networks = hosts.get(usize::from(number)).map_or(&[][..], |host| &host.fabric);
     let open_network = |(at, network): (usize, &Fabric)| match network {
-        Fabric::Device(device) => open(device, incarnation, link),
+        Fabric::Device(device) => open_by(&|| port::open(device), incarnation, link),
         Fabric::Udp(_) => {
             let address = |host: &HostEntry| match host.fabric.get(at) {
                 Some(Fabric::Udp(address)) => Some(*address),
@@ -80,6 +87,32 @@ pub(super) fn open_fabric(
         }
     };
     networks.iter().enumerate().map(open_network).collect()
+}
+
+/// Checks that packets of a port fit: `mtu` bytes, on the device with this name.
+///
+/// # Errors
+/// A buffer cannot hold them, or the port is to have longer ones.
+pub(super) fn has_mtu(port: &PortPlan, name: &str, mtu: u16) -> Result<(), Failure> {
+    let device = &port.device;
+    if usize::from(mtu) > MAX_MTU {
+        return Err(Failure::new(
+            exit::UNAVAILABLE,
+            format!(
+                "`{device}` has an MTU of {mtu}, and a packet buffer holds {MAX_MTU}: `ip link set {name} mtu {MAX_MTU}`, or less"
+            ),
+        ));
+    }
+    let Some(wanted) = port.mtu.filter(|wanted| *wanted > mtu) else { return Ok(()) };
+    let remedy = match port.tags.ids().count() {
+        2 => format!(
+            " behind two tags: `ip link set {name} mtu {}`",
+            usize::from(wanted) + usize::from(Ports::TWO_TAGS)
+        ),
+        _ => String::new(),
+    };
+    let text = format!("`mtu: {wanted}` is more than the {mtu} of `{device}`{remedy}");
+    Err(Failure::new(exit::UNAVAILABLE, text))
 }
 
 fn open_by(
@@ -248,7 +281,7 @@ impl ManagerProcess {
     }
 
     fn look_at_port(&mut self, at: usize) {
-        let found = self.ports[at].look();
+        let found = self.ports.look(at);
         let plan = self.plan.clone();
         let PortPlan { name, device, .. } = &plan.ports[at];
         match found {
@@ -264,10 +297,10 @@ impl ManagerProcess {
         // Frames lost at a port that another host serves are not counted: that host
         // forwards them.
         match self.host.serves(at as u8) {
-            true => self.ports[at].take_losses(&mut self.losses[at]),
-            false => self.ports[at].take_losses(&mut Losses::new()),
+            true => self.ports.take_losses(at, &mut self.losses[at]),
+            false => self.ports.take_losses(at, &mut Losses::new()),
         }
-        let (is_up, mtu) = (self.ports[at].is_up(), self.ports[at].mtu());
+        let (is_up, mtu) = (self.ports.is_up(at), self.ports.mtu(at));
         let (was_up, old_mtu) = std::mem::replace(&mut self.device_states[at], (is_up, mtu));
         if is_up && !was_up {
             self.device_look.up_again.extend(self.host.switch_of(at as u8));

@@ -46,7 +46,7 @@ use coordinator_guard::CoordinatorGuard;
 use devices::DeviceLook;
 use guard_link::{GuardLink, ToGuard};
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::port::{Losses, Port};
+use holdfast_io::port::{Losses, Ports};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::{SpinLimit, sleep};
 use holdfast_io::{Arena, Notes};
@@ -132,7 +132,7 @@ struct ManagerProcess {
     server_guard: ServerGuard,
     clock: Clock,
     arena: Arena,
-    ports: Vec<Box<dyn Port>>,
+    ports: Ports,
     workers: Vec<Worker>,
     next_id: u16,
     host: Host,
@@ -296,19 +296,10 @@ impl ManagerProcess {
         let now = self.clock.now();
         let mut had_work = false;
         self.link.beat();
-        // Earlier frames wait in the ports: no runtime can serve them yet.
-        let open = if self.is_ready { self.ports.len() } else { 0 };
-        for at in 0..open {
-            if !self.host.serves(at as u8) {
-                continue;
-            }
-            self.ports[at].receive(BURST, &mut self.arena, &mut self.rx);
-            if !self.rx.is_empty() {
-                had_work = true;
-                self.traffic[at].0 += self.rx.len() as u64;
-                self.host.handle_port(at as u8, &mut self.rx, now, &mut self.out, &mut self.arena);
-                self.carry_out(now);
-            }
+        // Earlier frames wait in the devices: no runtime can serve them yet.
+        let open = if self.is_ready { self.ports.devices() } else { 0 };
+        for device in 0..open {
+            had_work |= self.take_burst(device, now);
         }
         for at in 0..self.hosts_network.ports.len() {
             self.hosts_network.ports[at].receive(BURST, &mut self.arena, &mut self.rx);
@@ -364,6 +355,33 @@ impl ManagerProcess {
         had_work
     }
 
+    /// Takes a burst from a device. True if there were frames for ports that are served
+    /// here.
+    fn take_burst(&mut self, device: usize, now: u64) -> bool {
+        if !self.ports.on(device).iter().any(|at| self.host.serves(*at)) {
+            return false;
+        }
+        self.ports.receive(device, BURST, &mut self.arena);
+        let mut had_work = false;
+        for nth in 0..self.ports.on(device).len() {
+            let at = self.ports.on(device)[nth];
+            let frames = self.ports.received(at.into());
+            if frames.is_empty() {
+                continue;
+            }
+            // The host that serves the port has these frames, too.
+            if !self.host.serves(at) {
+                frames.drain(..).for_each(|frame| self.arena.put(frame));
+                continue;
+            }
+            had_work = true;
+            self.traffic[usize::from(at)].0 += frames.len() as u64;
+            self.host.handle_port(at, frames, now, &mut self.out, &mut self.arena);
+            self.carry_out(now);
+        }
+        had_work
+    }
+
     fn carry_out(&mut self, now: u64) {
         for (at, memory) in self.out.notes.drain(..) {
             self.notes.write(self.plan.switches.len() + usize::from(at), &memory.0);
@@ -406,13 +424,9 @@ impl ManagerProcess {
         for (port, packet) in self.out.transmit.drain(..) {
             self.outgoing[port as usize].push(packet);
         }
-        for ((port, frames), traffic) in
-            self.ports.iter_mut().zip(&mut self.outgoing).zip(&mut self.traffic)
-        {
+        for (at, frames) in self.outgoing.iter_mut().enumerate() {
             if !frames.is_empty() {
-                let (given, dropped) = (frames.len() as u64, port.drops().total());
-                port.transmit(frames, &mut self.arena);
-                traffic.1 += given.saturating_sub(port.drops().total() - dropped);
+                self.traffic[at].1 += self.ports.transmit(at, frames, &mut self.arena);
             }
         }
         for liveness in core::mem::take(&mut self.out.liveness) {
@@ -467,19 +481,25 @@ impl ManagerProcess {
                 }
             }
         }
-        // Frames that the ports kept meanwhile were for another host.
-        for (_, port) in
-            (0u8..).zip(&mut self.ports).filter(|(at, _)| self.host.switch_of(*at) == Some(number))
-        {
+        // Frames that the devices kept meanwhile were for another host.
+        for device in 0..self.ports.devices() {
+            let on = self.ports.on(device).to_vec();
+            let is_meant = on.iter().any(|at| self.host.switch_of(*at) == Some(number));
+            // A device of which another port is served here has kept none.
+            if !is_meant || on.iter().any(|at| self.host.serves(*at)) {
+                continue;
+            }
             // A device has more than it keeps only if frames arrive during this loop.
             for _ in 0..MOST_STALE / BURST {
-                port.receive(BURST, &mut self.arena, &mut self.rx);
-                if self.rx.is_empty() {
+                if self.ports.receive(device, BURST, &mut self.arena) == 0 {
                     break;
                 }
-                self.rx.drain(..).for_each(|frame| self.arena.put(frame));
+                for at in &on {
+                    let frames = self.ports.received((*at).into());
+                    frames.drain(..).for_each(|frame| self.arena.put(frame));
+                }
             }
-            port.take_losses(&mut Losses::new());
+            on.iter().for_each(|at| self.ports.take_losses((*at).into(), &mut Losses::new()));
         }
         self.host.hub.begin(switch);
         devices::say(&format!("this host serves {} now, in term {term}", self.ports_of(number)));
@@ -506,8 +526,7 @@ impl ManagerProcess {
     }
 
     fn wait(&mut self, wake: BorrowedFd<'_>) {
-        let longest =
-            self.ports.iter().filter_map(|port| port.poll_interval()).fold(MAX_SLEEP, u64::min);
+        let longest = self.ports.poll_interval().unwrap_or(MAX_SLEEP).min(MAX_SLEEP);
         let due = self.host.poll_timeout().saturating_sub(self.clock.now()).min(longest);
         if due < 1_000 {
             return;
@@ -517,8 +536,8 @@ impl ManagerProcess {
             let mut fds: Vec<BorrowedFd<'_>> = vec![wake];
             fds.extend(self.hosts_network.ports.iter().filter_map(|port| port.wait_fd()));
             if self.is_ready {
-                let served = (0u8..).zip(&self.ports).filter(|(at, _)| self.host.serves(*at));
-                fds.extend(served.filter_map(|(_, port)| port.wait_fd()));
+                let served = (0..self.ports.len()).filter(|at| self.host.serves(*at as u8));
+                fds.extend(served.filter_map(|at| self.ports.wait_fd(at)));
             }
             fds.push(self.link.fd());
             fds.extend(self.workers.iter().map(|worker| worker.port.wait_fd()));

@@ -351,7 +351,7 @@ impl ManagerProcess {
         let mut own = self.host.edge_drops();
         own.add(self.host.hub.drops());
         own.add(&self.drops);
-        self.ports.iter().for_each(|port| own.add(port.drops()));
+        (0..self.ports.len()).for_each(|at| own.add(self.ports.drops(at)));
         own.add(&self.hosts_network.drops());
         let role = |role: &str, id: u32, flows: u64, packets: u64, drops: &DropCounters| Process {
             role: role.to_owned(),
@@ -367,7 +367,7 @@ impl ManagerProcess {
         };
         let mut all = self.host.drops();
         all.add(&self.drops);
-        self.ports.iter().for_each(|port| all.add(port.drops()));
+        (0..self.ports.len()).for_each(|at| all.add(self.ports.drops(at)));
         all.add(&self.hosts_network.drops());
         let mut processes = vec![
             Process {
@@ -553,25 +553,31 @@ impl ManagerProcess {
                 lost: if failover.recovered_at.is_some() { lost } else { 0 },
             }
         });
-        let numbered = (0u8..)
-            .zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.plan.ports));
-        let ports = numbered.map(
-            |(number, (((port, traffic), losses), config::Port { name, device, .. }))| {
-                let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
+        let numbered = self
+            .traffic
+            .iter()
+            .zip(&self.losses)
+            .zip(&self.plan.ports)
+            .zip(0u8..self.ports.len() as u8);
+        let ports =
+            numbered.map(|(((traffic, losses), config::Port { name, device, .. }), number)| {
+                let at = usize::from(number);
+                let mac = self.ports.mac(at).map(|byte| format!("{byte:02x}")).join(":");
                 let counts = self.host.counts(number);
                 Port {
                     name: name.clone(),
                     device: device.clone(),
-                    driver: port.driver().to_owned(),
+                    vlan: self.ports.vlan(at).map(u32::from).collect(),
+                    driver: self.ports.driver(at).to_owned(),
                     mac,
-                    mtu: port.mtu().into(),
-                    up: port.is_up(),
+                    mtu: self.ports.mtu(at).into(),
+                    up: self.ports.is_up(at),
                     received: traffic.0,
                     transmitted: traffic.1,
                     consumed: counts.consumed,
                     forwarded: counts.forwarded,
                     originated: counts.originated,
-                    drops: named(port.drops()),
+                    drops: named(self.ports.drops(at)),
                     lost: losses
                         .iter()
                         .map(|(loss, count)| (loss.name().to_owned(), *count))
@@ -582,8 +588,7 @@ impl ManagerProcess {
                         .map(|watched| bfd(watched, self.clock.now()))
                         .collect(),
                 }
-            },
-        );
+            });
         Status {
             version: status::VERSION,
             pools: self.pools_status(),

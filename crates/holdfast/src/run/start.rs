@@ -21,7 +21,7 @@ use crate::control;
 use crate::control::Limits;
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::control_transport::libfabric;
-use holdfast_io::port::{Losses, Port};
+use holdfast_io::port::Losses;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::{Arena, Heartbeat, Mailbox};
 use holdfast_node::channel::{FabricConfig, KeyRing};
@@ -31,7 +31,7 @@ use holdfast_node::hub::Hub;
 use holdfast_node::seal::SealConfig;
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
-use holdfast_wire::{DropCounters, MAX_MTU, NodeId, fnv1a};
+use holdfast_wire::{DropCounters, NodeId, fnv1a};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::BTreeMap;
@@ -136,31 +136,17 @@ impl ManagerProcess {
         let succeeds = if plan.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
         let etcd = plan.etcd.as_ref();
         let guard = CoordinatorGuard::new(&plan.cluster, control, state, etcd, incarnation, lives);
-        let mut ports: Vec<Box<dyn Port>> = Vec::new();
-        for port in &plan.ports {
-            ports.push(devices::open(&port.device, incarnation, &link).map_err(devices::refused)?);
+        let ports = devices::open(&plan.ports, incarnation, &link).map_err(devices::refused)?;
+        for (at, port) in plan.ports.iter().enumerate() {
+            devices::has_mtu(port, ports.name(at), ports.mtu(at))?;
         }
-        for (port, config::Port { device, mtu: wanted, .. }) in ports.iter().zip(&plan.ports) {
-            let refused = |text| Failure::new(exit::UNAVAILABLE, text);
-            let mtu = port.mtu();
-            if usize::from(mtu) > MAX_MTU {
-                return Err(refused(format!(
-                    "`{device}` has an MTU of {mtu}, and a packet buffer holds {MAX_MTU}: `ip link set {} mtu {MAX_MTU}`, or less",
-                    port.name()
-                )));
-            }
-            if let Some(wanted) = wanted.filter(|wanted| *wanted > mtu) {
-                return Err(refused(format!(
-                    "`mtu: {wanted}` is more than the {mtu} of `{device}`"
-                )));
-            }
-        }
-        let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
+        let numbers = || 0..ports.len();
+        let macs: Vec<_> = numbers().map(|at| (ports.mac(at), ports.mtu(at))).collect();
         let bfd_keys: Vec<_> =
             bfd_keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
         let edges = plan.edges(&macs, &bfd_keys, random_seed);
         let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
-        let device_states = ports.iter().map(|port| (port.is_up(), port.mtu())).collect();
+        let device_states = numbers().map(|at| (ports.is_up(at), ports.mtu(at))).collect();
         let unavailable = |error: std::io::Error| {
             let what =
                 format!("{} packet buffers: {error}; lower limits.buffers", plan.limits.buffers);
@@ -193,7 +179,7 @@ impl ManagerProcess {
         let hosts_network = HostsNetwork::new(opened);
         for port in &hosts_network.ports {
             let largest = plan.chains.iter().map(|chain| chain.layout.size).max().unwrap_or(0);
-            let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
+            let mtus = numbers().map(|at| usize::from(ports.mtu(at))).max().unwrap_or(1500);
             let added = plan.chains.iter().map(|chain| chain.added_bytes()).max().unwrap_or(0);
             fabric.mtu = devices::fabric_mtu(
                 port.as_ref(),
@@ -280,7 +266,7 @@ impl ManagerProcess {
             server_guard,
             clock,
             arena,
-            outgoing: ports.iter().map(|_| Vec::with_capacity(BURST)).collect(),
+            outgoing: numbers().map(|_| Vec::with_capacity(BURST)).collect(),
             ports,
             workers: Vec::new(),
             next_id: 1,

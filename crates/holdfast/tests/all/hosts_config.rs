@@ -41,7 +41,7 @@ fn mistakes_have_their_place() {
         ),
         (
             "state: /s\nhosts: { a: { fabric: f0, devices: { inside: v1 } }, b: { fabric: f0 } }",
-            "7:36: ports `inside` and `outside` have one device, `v1`",
+            "7:36: port `outside` is on `v1`: port `inside` has this device already: ports share one if each has another `vlan`",
         ),
         (
             "state: /s\nhosts: { a: { fabric: f0, coordinator: true }, b: { fabric: f0, coordinator: true } }",

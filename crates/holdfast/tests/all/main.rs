@@ -17,3 +17,4 @@ mod lives;
 mod pages;
 mod reference;
 mod switches_config;
+mod vlan_config;

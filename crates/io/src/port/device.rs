@@ -146,12 +146,29 @@ impl Counters {
 
 /// The name of a device's driver, as `ethtool -i` prints it.
 fn driver_of(name: &str) -> Option<String> {
-    const SIOCETHTOOL: u32 = 0x8946;
     const ETHTOOL_GDRVINFO: u32 = 3;
-    let socket = packet_socket().ok()?;
     // `struct ethtool_drvinfo`: the command, 32 bytes of the driver's name, and the rest.
-    let mut info = [0u8; 196];
-    info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+    let info: [u8; 196] = ethtool(name, ETHTOOL_GDRVINFO)?;
+    CStr::from_bytes_until_nul(&info[4..36]).ok()?.to_str().ok().map(str::to_owned)
+}
+
+/// True if the device takes VLAN tags off received frames (`ethtool -k`:
+/// `rx-vlan-offload`).
+pub(super) fn takes_tags_off(name: &str) -> bool {
+    const ETHTOOL_GFLAGS: u32 = 0x25;
+    const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+    // `struct ethtool_value`: the command and the flags.
+    let flags = ethtool(name, ETHTOOL_GFLAGS).map(|[_, _, _, _, flags @ ..]: [u8; 8]| flags);
+    flags.is_some_and(|flags| u32::from_ne_bytes(flags) & ETH_FLAG_RXVLAN != 0)
+}
+
+/// Asks a device's driver by an ethtool command. `N` is the size of the kernel's
+/// structure for it, which begins with the command, bytes.
+fn ethtool<const N: usize>(name: &str, command: u32) -> Option<[u8; N]> {
+    const SIOCETHTOOL: u32 = 0x8946;
+    let socket = packet_socket().ok()?;
+    let mut info = [0u8; N];
+    info[..4].copy_from_slice(&command.to_ne_bytes());
     // SAFETY: all zero is a valid value of this plain structure.
     let mut request: libc::ifreq = unsafe { zeroed() };
     // The last byte stays zero.
@@ -161,10 +178,8 @@ fn driver_of(name: &str) -> Option<String> {
     request.ifr_ifru.ifru_data = (&raw mut info).cast();
     // SAFETY: the request names a buffer as long as the kernel's structure, and both
     // outlive the call.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } < 0 {
-        return None;
-    }
-    CStr::from_bytes_until_nul(&info[4..36]).ok()?.to_str().ok().map(str::to_owned)
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
+    (result >= 0).then_some(info)
 }
 
 /// Sends the messages of one batch. A full queue gets a moment; a message that the kernel

@@ -29,8 +29,14 @@ enum Driver {
 }
 
 impl Driver {
-    fn open(wanted: Wanted, name: &str) -> Result<Driver, PortError> {
-        let xdp = || AfXdp::open(name).map(|port| Driver::Xdp(Box::new(port)));
+    fn open(wanted: Wanted, has_vlans: bool, name: &str) -> Result<Driver, PortError> {
+        // XDP does not see a tag that the device has taken off.
+        let xdp = || match has_vlans && device::takes_tags_off(name) {
+            true => Err(PortError::Unavailable(format!(
+                "AF_XDP on `{name}`: the device takes VLAN tags off, and AF_XDP could not tell its VLANs apart: `ethtool -K {name} rxvlan off`, or `afpacket:{name}`"
+            ))),
+            false => AfXdp::open(name).map(|port| Driver::Xdp(Box::new(port))),
+        };
         let packet = || AfPacket::open(name).map(|port| Driver::Packet(Box::new(port)));
         match wanted {
             // AF_PACKET reports the error, unless only AF_XDP fails.
@@ -87,6 +93,7 @@ impl Driver {
 pub(super) struct Linux {
     name: String,
     wanted: Wanted,
+    has_vlans: bool,
     driver: Option<Driver>,
     driver_name: &'static str,
     mac: Mac,
@@ -101,13 +108,18 @@ pub(super) struct Linux {
 }
 
 impl Linux {
-    pub(super) fn open(wanted: Wanted, name: &str) -> Result<Linux, PortError> {
-        let driver = Driver::open(wanted, name)?;
+    /// Opens an interface. `has_vlans` if tagged frames are to be told apart.
+    ///
+    /// # Errors
+    /// See [`PortError`].
+    pub(super) fn open(wanted: Wanted, has_vlans: bool, name: &str) -> Result<Linux, PortError> {
+        let driver = Driver::open(wanted, has_vlans, name)?;
         let (driver_name, mac, mtu) =
             (driver.port().driver(), driver.port().mac(), driver.port().mtu());
         let mut port = Linux {
             name: name.to_owned(),
             wanted,
+            has_vlans,
             driver_name,
             mac,
             state: State { index: driver.index(), mtu, is_up: true },
@@ -136,7 +148,7 @@ impl Linux {
     }
 
     fn reopen(&mut self, state: State) -> Look {
-        match Driver::open(self.wanted, &self.name) {
+        match Driver::open(self.wanted, self.has_vlans, &self.name) {
             Ok(mut driver) => {
                 driver.adopt(&self.drops);
                 self.driver_name = driver.port().driver();
@@ -261,7 +273,7 @@ mod tests {
     /// that the device is there after all, and continues counting.
     #[test]
     fn a_closed_device_keeps_no_buffers_and_no_counts() {
-        let mut port = match Linux::open(Wanted::Packet, "lo") {
+        let mut port = match Linux::open(Wanted::Packet, false, "lo") {
             Ok(port) => port,
             Err(PortError::Permission(why)) => return eprintln!("SKIPPED: {why}"),
             Err(error) => panic!("{error}"),
@@ -299,7 +311,7 @@ mod tests {
     #[test]
     fn what_the_kernel_lost_is_counted() {
         const SENT: u64 = 6000;
-        let mut port = match Linux::open(Wanted::Packet, "lo") {
+        let mut port = match Linux::open(Wanted::Packet, false, "lo") {
             Ok(port) => port,
             Err(PortError::Permission(why)) => return eprintln!("SKIPPED: {why}"),
             Err(error) => panic!("{error}"),

@@ -5,6 +5,7 @@ mod afxdp;
 mod device;
 mod dpdk;
 mod linux;
+mod logical;
 mod losses;
 mod memory;
 mod pcap;
@@ -14,6 +15,7 @@ mod udp;
 pub use afpacket::AfPacket;
 pub use afxdp::AfXdp;
 pub use dpdk::{Dpdk, free_huge_pages};
+pub use logical::{Place, Ports};
 pub use losses::{Loss, Losses};
 pub use memory::{MemoryLink, MemoryPort};
 pub use pcap::Pcap;
@@ -118,12 +120,21 @@ pub const DRIVERS: &str = "`afxdp:NAME`, `afpacket:NAME`, `dpdk:DEVICE`, `pcap:I
 /// # Errors
 /// See [`PortError`].
 pub fn open(device: &str) -> Result<Box<dyn Port>, PortError> {
+    open_for(device, false)
+}
+
+/// As [`open`]. With `has_vlans` the port gives received frames with all of their tags:
+/// AF_XDP needs a device that leaves them on.
+///
+/// # Errors
+/// See [`PortError`].
+pub fn open_for(device: &str, has_vlans: bool) -> Result<Box<dyn Port>, PortError> {
     let Some((driver, name)) = device.split_once(':') else {
-        return Ok(Box::new(Linux::open(Wanted::Any, device)?));
+        return Ok(Box::new(Linux::open(Wanted::Any, has_vlans, device)?));
     };
     match driver {
-        "afxdp" => Ok(Box::new(Linux::open(Wanted::Xdp, name)?)),
-        "afpacket" => Ok(Box::new(Linux::open(Wanted::Packet, name)?)),
+        "afxdp" => Ok(Box::new(Linux::open(Wanted::Xdp, has_vlans, name)?)),
+        "afpacket" => Ok(Box::new(Linux::open(Wanted::Packet, has_vlans, name)?)),
         "dpdk" => Ok(Box::new(Dpdk::open(name)?)),
         "pcap" => Ok(Box::new(Pcap::open(name)?)),
         _ => Err(PortError::Unavailable(format!("there is no port driver `{driver}`: {DRIVERS}"))),

@@ -7,9 +7,9 @@ use super::neighbors::{Due, Lookup};
 use super::{Edge, EdgeOut, addresses};
 use holdfast_protection::Released;
 use holdfast_wire::fragmentation::{Cut, may_cut};
-use holdfast_wire::header::Mac;
+use holdfast_wire::header::{ETHERTYPE_VLAN, Mac};
 use holdfast_wire::nsh::Flags;
-use holdfast_wire::{DropReason, FlowKey, Meta, Packet, PacketPool, ip_bytes};
+use holdfast_wire::{DropReason, FlowKey, Meta, Packet, PacketPool, ip_bytes, vlan};
 
 impl Edge {
     /// Routes and sends a parsed packet that a chain has released.
@@ -65,6 +65,9 @@ impl Edge {
                 pool,
             );
         };
+        if packet.get().layers.vlan_tags > 0 && !self.may_leave_tagged(route.port, packet.get()) {
+            return self.drop(packet.into_inner(), DropReason::UnknownVlan, pool);
+        }
         let mtu = self.config.ports[route.port as usize].mtu;
         if is_longer(packet.get(), mtu) && Cut::new(packet.get(), mtu).is_none() {
             return self.refuse_too_long(route.port, packet.into_inner(), now, out, pool);
@@ -81,6 +84,16 @@ impl Edge {
         packet.decrement_ttl();
         let next_hop = route.gateway.map_or(destination, ip_bytes);
         self.send_by(route.port, &next_hop, packet, now, out, pool);
+    }
+
+    /// True if a tag that a function has put on says a priority alone, or one of the
+    /// port's VLANs for flows.
+    fn may_leave_tagged(&self, port: u8, packet: &Packet) -> bool {
+        let Some(&[_, _, high, low]) = packet.bytes().get(12..16) else { return false };
+        let id = u16::from_be_bytes([high, low]) & vlan::ID;
+        packet.layers.vlan_tags == 1
+            && packet.bytes()[12..14] == ETHERTYPE_VLAN.to_be_bytes()
+            && (id == 0 || self.config.ports[usize::from(port)].flow_vlans.contains(&id))
     }
 
     /// Sends a packet by a port to a neighbour, or holds it until the neighbour's MAC
@@ -209,7 +222,7 @@ impl Edge {
         pool: &mut dyn PacketPool,
     ) {
         if let Some(mut packet) = self.make_error(port, packet, problem, now, pool) {
-            packet.meta.flags = Flags::OWN;
+            (packet.meta.flags, packet.meta.priority) = (Flags::OWN, 0);
             self.originate(port);
             out.reinject.push((port, packet));
         }
@@ -223,8 +236,9 @@ impl Edge {
         mut packet: Packet,
         pool: &mut dyn PacketPool,
     ) -> Option<(FlowKey, Packet)> {
+        let Meta { flags, priority, .. } = packet.meta;
         packet.meta =
-            Meta { flags: packet.meta.flags & Flags::OWN, ingress: port, ..Meta::default() };
+            Meta { flags: flags & Flags::OWN, ingress: port, priority, ..Meta::default() };
         let is_parsed = packet.parse().is_ok();
         let (key, reason) = if is_parsed && packet.layers.fragment {
             (self.fragments.key_of(&packet), DropReason::FragmentUnknown)

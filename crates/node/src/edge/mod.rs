@@ -64,6 +64,8 @@ pub struct EdgePort {
     /// The reverse-path check: packets are forwarded and answered only if a route to
     /// their source leads by this port. See [`ReversePath`].
     pub reverse_path: ReversePath,
+    /// VLANs besides the port's own into which functions may put packets that leave.
+    pub flow_vlans: Vec<u16>,
 }
 
 /// The reverse-path check of a port: which source addresses it accepts.
@@ -421,7 +423,7 @@ impl Edge {
             // The source is a group, or this port's own.
             Some(DropReason::BadSource)
         } else if packet.layers.vlan_tags > 0 {
-            Some(DropReason::VlanTagged)
+            Some(DropReason::UnknownVlan)
         } else {
             None
         };
@@ -674,8 +676,8 @@ impl Edge {
 }
 
 /// A frame with an 802.1Q tag of VLAN 0 has a priority and belongs to no VLAN (IEEE
-/// 802.1Q, section 6.9): every station takes it, and routing loses the priority as it
-/// loses the rest of the link's header.
+/// 802.1Q, section 6.9): every station takes it. Routing loses the tag as it loses the
+/// rest of the link's header; functions can read the priority that it had.
 fn take_off_priority_tag(packet: &mut Packet) {
     let Some(&[first, second, control, id]) = packet.bytes().get(12..16) else { return };
     if u16::from_be_bytes([first, second]) != ETHERTYPE_VLAN
@@ -683,9 +685,9 @@ fn take_off_priority_tag(packet: &mut Packet) {
     {
         return;
     }
-    packet.bytes_mut().copy_within(..12, 4);
-    // The frame has at least 16 bytes.
-    let _ = packet.pull_front(4);
+    packet.meta.priority = control >> 4;
+    // A frame that ends inside its tag is found when it is parsed.
+    let _ = packet.pull_tag();
 }
 
 /// Source and destination of an IP packet, IPv4 as IPv4-mapped.

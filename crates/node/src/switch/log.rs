@@ -13,15 +13,17 @@
 
 use super::routes::RouteId;
 use holdfast_protection::{Epoch, Peer};
-use holdfast_wire::{Meta, Packet};
+use holdfast_wire::{BUFFER_LEN, Meta, Packet};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Logs of dead runtimes that are kept until a message says that they are of no use: as
 /// many as a host with all its runtimes and chains leaves behind.
 const DEAD: usize = 4096;
-/// Bytes in front of each packet: stamp (8), epoch (4), length (2), ingress (1), switch
-/// (1).
+/// Bytes in front of each packet: stamp (8), epoch (4), priority (4 bits) and length (12
+/// bits), ingress (1), switch (1).
 const HEAD: usize = 16;
+const LEN_BITS: u32 = 12;
+const _: () = assert!(BUFFER_LEN < 1 << LEN_BITS);
 
 /// A ring gets its memory in segments of so many bytes, when it reaches them. Most logs
 /// stay small, and a runtime that begins while other flows wait has its log at once.
@@ -99,7 +101,8 @@ impl Log {
         let mut head = [0; HEAD];
         head[..8].copy_from_slice(&packet.meta.stamp.to_be_bytes());
         head[8..12].copy_from_slice(&epoch.to_be_bytes());
-        head[12..14].copy_from_slice(&(packet.len() as u16).to_be_bytes());
+        let len_and_priority = packet.len() as u16 | u16::from(packet.meta.priority) << LEN_BITS;
+        head[12..14].copy_from_slice(&len_and_priority.to_be_bytes());
         head[14..].copy_from_slice(&[packet.meta.ingress, packet.meta.switch]);
         self.write(self.next, &head, spare);
         self.write(self.next + HEAD as u64, packet.bytes(), spare);
@@ -111,14 +114,16 @@ impl Log {
         let mut head = [0; HEAD];
         self.read(at, &mut head);
         let [s0, s1, s2, s3, s4, s5, s6, s7, e0, e1, e2, e3, l0, l1, ingress, switch] = head;
+        let len_and_priority = u16::from_be_bytes([l0, l1]);
         let meta = Meta {
+            priority: (len_and_priority >> LEN_BITS) as u8,
             stamp: u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
             commit: u32::from_be_bytes([e0, e1, e2, e3]),
             ingress,
             switch,
             ..Meta::default()
         };
-        LoggedPacket { meta, len: u16::from_be_bytes([l0, l1]).into() }
+        LoggedPacket { meta, len: (len_and_priority & ((1 << LEN_BITS) - 1)).into() }
     }
 
     /// Forgets packets from the oldest on, up to this stamp.
@@ -363,6 +368,7 @@ mod tests {
         let mut packet = pool.take().expect("there are buffers");
         assert!(packet.copy_from(&vec![stamp as u8; len]));
         packet.meta.stamp = stamp;
+        packet.meta.priority = (stamp % 16) as u8;
         packet
     }
 
@@ -404,6 +410,7 @@ mod tests {
                 assert!(logs.copy(NEW, Epoch::new(100 + old_epoch), number, &mut copy));
                 let stamp = copy.meta.stamp;
                 assert_eq!((copy.meta.chain, copy.meta.commit), (1, old_epoch));
+                assert_eq!(u64::from(copy.meta.priority), stamp % 16);
                 assert_eq!(copy.bytes(), vec![stamp as u8; len(stamp)]);
                 found.push(stamp);
                 pool.put(copy);

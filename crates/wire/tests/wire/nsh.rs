@@ -6,12 +6,14 @@ use holdfast_wire::{BUFFER_LEN, HEADROOM, Layers, MemoryPool, Meta, Network, Pac
 use proptest::prelude::*;
 
 fn meta() -> impl Strategy<Value = Meta> {
-    (any::<(u64, u8, u8, u16)>(), any::<(u8, u16, u32)>()).prop_map(
-        |((stamp, ingress, switch, chain), (flags, epoch, commit))| Meta {
+    let path = (0..nsh::MAX_CHAINS, 0..16u8);
+    (any::<(u64, u8, u8)>(), path, any::<(u8, u16, u32)>()).prop_map(
+        |((stamp, ingress, switch), (chain, priority), (flags, epoch, commit))| Meta {
             stamp,
             ingress,
             switch,
             chain,
+            priority,
             flags,
             epoch,
             commit,
@@ -86,6 +88,7 @@ fn the_bytes_are_those_of_rfc_8300() {
         ingress: 9,
         switch: 10,
         chain: 0x0b0c,
+        priority: 0x0d,
         flags: nsh::Flags::OAM | nsh::Flags::LEARN,
         epoch: 0x0d0e,
         commit: 0x0f10_1112,
@@ -97,7 +100,7 @@ fn the_bytes_are_those_of_rfc_8300() {
         &[0x22; 6],
         &[0x89, 0x4f],
         &[0x2f, 0xc6, 1, 3], // O bit, TTL 63, 6 words, MD type 1, Ethernet
-        &[nsh::Flags::LEARN, 0x0b, 0x0c, 254],
+        &[nsh::Flags::LEARN, 0xdb, 0x0c, 254],
         &[1, 2, 3, 4, 5, 6, 7, 8],
         &[9, 10, 0x0d, 0x0e],
         &[0x0f, 0x10, 0x11, 0x12],

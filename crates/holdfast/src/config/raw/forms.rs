@@ -4,7 +4,7 @@
 
 use super::{
     FunctionConfig, HostFabric, HostNetwork, OneOrMany, ProtectionConfig, ProtectionOptions,
-    RuntimesConfig, RuntimesRange, TlsConfig, TlsFiles, UdpFabric, Word,
+    RuntimesConfig, RuntimesRange, TlsConfig, TlsFiles, UdpFabric, VlanConfig, Word,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{
@@ -96,6 +96,33 @@ forms! {
             texts.push(text);
         }
         Ok(OneOrMany::Many(texts))
+    }
+}
+
+impl VlanConfig {
+    /// The identifiers, the outer one first.
+    pub fn ids(&self) -> &[i64] {
+        match self {
+            VlanConfig::One(id) => std::slice::from_ref(id),
+            VlanConfig::Many(ids) => ids,
+        }
+    }
+}
+
+forms! {
+    VlanConfig: "a VLAN's number, or a list of two";
+    fn visit_u64<E: Error>(self, id: u64) -> Result<VlanConfig, E> {
+        Ok(VlanConfig::One(i64::try_from(id).unwrap_or(i64::MAX)))
+    }
+    fn visit_i64<E: Error>(self, id: i64) -> Result<VlanConfig, E> {
+        Ok(VlanConfig::One(id))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<VlanConfig, A::Error> {
+        let mut ids = Vec::new();
+        while let Some(id) = list.next_element()? {
+            ids.push(id);
+        }
+        Ok(VlanConfig::Many(ids))
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "address: 10.0.0.1/24",
         "adress: 10.0.0.1/24",
-        r"edge.yaml:3:32: there is no key `adress` here: `device`, `address`, `gateway`, `mtu`, `reverse_path`, `bfd`; did you mean `address`?
+        r"edge.yaml:3:32: there is no key `adress` here: `device`, `vlan`, `flow_vlans`, `address`, `gateway`, `mtu`, `reverse_path`, `bfd`; did you mean `address`?
 3 |   inside:  { device: veth-in,  adress: 10.0.0.1/24 }
   |                                ^^^^^^",
     ),
@@ -98,7 +98,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "device: veth-out",
         "device: veth-in",
-        r"edge.yaml:4:22: port `inside` has this device already
+        r"edge.yaml:4:22: port `inside` has this device already: ports share one if each has another `vlan`
 4 |   outside: { device: veth-in, address: 198.51.100.1/24, gateway: 198.51.100.254 }
   |                      ^^^^^^^",
     ),
@@ -245,7 +245,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat:",
         "- nta:",
-        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `rate_limiter`, `http`, `ips`; did you mean `nat`?
+        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `vlan`, `rate_limiter`, `http`, `ips`; did you mean `nat`?
 9 |       - nta: { pool: [ 198.51.100.4/31 ] }
   |         ^^^",
     ),

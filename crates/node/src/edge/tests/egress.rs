@@ -172,6 +172,36 @@ fn a_tag_that_a_chain_has_put_on_leaves_with_the_packet() {
     assert_eq!(answered, ["1< box1>host9 udp 198.51.100.4:1 > 203.0.113.9:2 ttl=63 vlan=40960"]);
 }
 
+/// A chain has put packets into VLANs. They leave by a port that has these VLANs for
+/// flows, the port's own ones by none, and nothing with two tags or a service tag.
+#[test]
+fn a_packet_leaves_in_a_vlan_that_its_port_has_for_flows() {
+    let mut bench = Bench::with(|config| config.ports[1].flow_vlans = vec![300, 4094]);
+    bench.port(1, "arp who-has 203.0.113.1 tell 203.0.113.254");
+    bench.port(0, "arp who-has 10.0.0.1 tell 10.0.0.9");
+    let (out, back) =
+        ("udp 198.51.100.4:1 > 192.0.2.7:2 len=4", "udp 192.0.2.7:2 > 10.0.0.9:1 len=4");
+    for (words, vlan, leaves) in [
+        (out, 300, true),
+        (out, 0xf000 | 4094, true),
+        (out, 301, false),
+        (back, 300, false),
+        (back, 0xf000, true),
+    ] {
+        let words = format!("{words} vlan={vlan}");
+        let came = first(&mut bench, 0, &words);
+        match leaves {
+            true => assert!(came.ends_with(&format!(" vlan={vlan}")), "{words}: {came}"),
+            false => assert_eq!(came, "drop unknown_vlan", "{words}"),
+        }
+    }
+    let plain = frame(0, out);
+    for tags in [&[0x88, 0xa8, 1, 44][..], &[0x81, 0, 1, 44, 0x81, 0, 1, 44]] {
+        let tagged = [&plain[..12], tags, &plain[12..]].concat();
+        assert_eq!(bench.released_bytes(0, &tagged), ["drop unknown_vlan"]);
+    }
+}
+
 #[test]
 fn what_goes_to_all_does_not_leave() {
     let mut bench = known();

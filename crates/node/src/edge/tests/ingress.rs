@@ -439,6 +439,7 @@ fn a_priority_tag_is_taken_off() {
     let (_, packet) = forwarded.expect("for a chain");
     assert_eq!(packet.bytes(), frame(0, words));
     assert_eq!((packet.layers.l3, packet.layers.vlan_tags, packet.meta.ingress), (14, 0, 0));
+    assert_eq!(packet.meta.priority, 3 << 1, "functions can read it");
     bench.pool.put(packet);
 }
 
@@ -446,16 +447,16 @@ fn a_priority_tag_is_taken_off() {
 /// interface for them.
 #[test]
 fn frames_of_a_vlan_have_a_reason_of_their_own() {
-    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 vlan=5"), "drop vlan_tagged");
-    assert_eq!(only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 vlan=5"), "drop vlan_tagged");
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 vlan=5"), "drop unknown_vlan");
+    assert_eq!(only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 vlan=5"), "drop unknown_vlan");
     let plain = frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2");
     let tagged =
         |tags: &[u8]| Bench::new().port_bytes(0, &[&plain[..12], tags, &plain[12..]].concat());
-    assert_eq!(tagged(&[0x88, 0xa8, 0, 5]), ["drop vlan_tagged"]);
+    assert_eq!(tagged(&[0x88, 0xa8, 0, 5]), ["drop unknown_vlan"]);
     // A service tag is no priority tag, whatever its number.
-    assert_eq!(tagged(&[0x88, 0xa8, 0, 0]), ["drop vlan_tagged"]);
-    assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 5]), ["drop vlan_tagged"]);
-    assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 0]), ["drop vlan_tagged"]);
+    assert_eq!(tagged(&[0x88, 0xa8, 0, 0]), ["drop unknown_vlan"]);
+    assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 5]), ["drop unknown_vlan"]);
+    assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 0]), ["drop unknown_vlan"]);
     assert_eq!(tagged(&[0x88, 0xa8, 0, 5].repeat(3)), ["drop headers_too_deep"]);
     // The frame ends inside its tag.
     assert_eq!(

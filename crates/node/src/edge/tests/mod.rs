@@ -46,6 +46,7 @@ pub(super) fn config() -> EdgeConfig {
         mtu,
         addresses: addresses.iter().map(|&(address, len)| (ip(address), len)).collect(),
         reverse_path: ReversePath::Feasible,
+        flow_vlans: Vec::new(),
     };
     EdgeConfig {
         ports: vec![
