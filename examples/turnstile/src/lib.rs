@@ -49,7 +49,7 @@ holdfast_nf::shared_state! {
         places: Pool<Places>,
         /// Flows of each client.
         clients: Table<[u8; 16], u32>,
-        /// What became of flows and packets, in `holdfast status`.
+        /// Counts of flows and packets, in `holdfast status`.
         counts: Counters,
     }
 }

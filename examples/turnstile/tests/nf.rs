@@ -1,4 +1,4 @@
-//! What a box does to the function, done to it in the simulator.
+//! `nf test`: the function on a bench, and in worlds where runtimes die.
 
 use holdfast_sim::nf_test::Suite;
 use serde_json::json;

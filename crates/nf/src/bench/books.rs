@@ -1,5 +1,4 @@
-//! What flows hold of shared state, and what functions have counted, as a bench's test
-//! reads it.
+//! The books of a bench: holdings of flows in shared state, and counts of functions.
 
 use super::Bench;
 use crate::shared::{PoolEffect, SharedField};
@@ -35,7 +34,7 @@ impl Bench {
         }
     }
 
-    /// What flows hold of each pool and each gauge.
+    /// The holdings of flows in each pool and each gauge.
     pub fn books(&mut self) -> Vec<Books> {
         let mut books = Vec::new();
         self.visit(|function, field, shared| {

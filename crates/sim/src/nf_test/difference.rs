@@ -1,11 +1,11 @@
-//! What differs between two instances of a function after one packet, in words for the
-//! function's author.
+//! The difference between two instances of a function after one packet, in words for
+//! the function's author.
 
 use holdfast_nf::bench::{Bench, Passage};
 use holdfast_nf::{Configured, StateField};
 use holdfast_wire::DropReason;
 
-/// What became of a packet.
+/// The packet as it came out, or the reason of its drop.
 pub(super) type Sent = Result<Vec<u8>, DropReason>;
 
 /// An instance after a packet.
@@ -26,7 +26,7 @@ impl After {
         }
     }
 
-    /// What the packet came out as, if it came out.
+    /// The packet as it came out, if it did.
     pub(super) fn frame(&self) -> Option<&[u8]> {
         self.sent.as_deref().ok()
     }

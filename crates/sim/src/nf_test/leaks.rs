@@ -1,5 +1,5 @@
-//! What flows hold is held as long as they live: numbers, counts in gauges, and entries
-//! of tables.
+//! Holdings last as long as their flows: numbers, counts in gauges, and entries of
+//! tables.
 
 use super::traffic::Traffic;
 use super::{Effort, build};

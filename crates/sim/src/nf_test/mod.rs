@@ -62,7 +62,7 @@ impl Default for Effort {
 /// simulator
 #[derive(Debug, Parser)]
 #[command(name = "nf test", disable_version_flag = true)]
-struct Arguments {
+struct TestArguments {
     /// Test this function instead, with this configuration in JSON
     /// (turnstile='{"places":512}')
     #[arg(long = "function", value_name = "NAME[=CONFIG]", value_parser = function)]
@@ -106,7 +106,7 @@ impl Suite {
 
     /// As [`Suite::main`], with these arguments, the program's name first.
     pub fn run(self, arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
-        let Arguments { functions, effort, tests } = Arguments::parse_from(arguments);
+        let TestArguments { functions, effort, tests } = TestArguments::parse_from(arguments);
         let functions = if functions.is_empty() { self.functions } else { functions };
         if functions.is_empty() {
             eprintln!(

@@ -18,7 +18,7 @@ use std::sync::{Mutex, Once};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Fault {
-    /// Not at all.
+    /// It is right.
     None,
     /// Flow state has a number that is another one each time.
     StateOfChance,
@@ -28,11 +28,11 @@ enum Fault {
     CounterOfChance,
     /// Some packets are dropped, and others like them are not.
     VerdictOfChance,
-    /// What a flow is about stands beside its state, which has its place there.
+    /// A flow's count stands beside its state, which has only its place there.
     StateElsewhere,
     /// A flow's second packet overwrites its lease.
     LosesLease,
-    /// Nothing removes an entry of the table.
+    /// Entries of the table are never removed.
     KeepsEntries,
     /// A flow that has come from another instance is refused.
     RefusesMoved,

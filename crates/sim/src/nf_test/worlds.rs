@@ -11,7 +11,7 @@ use holdfast_protection::plan::Shared;
 use holdfast_wire::DropReason;
 use holdfast_wire::fault::Planted;
 
-/// What is done to a runtime.
+/// A disturbance of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disturbance {
     /// `kill -9`.
@@ -84,22 +84,22 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Says everything that is wrong with a world: one thing often explains another.
 fn judge(outcome: &Outcome, must_finish: bool) -> Result<(), String> {
+    let mut wrong = Vec::new();
     let panics = outcome.drops.get(DropReason::FunctionPanicked);
     if panics > 0 {
-        return Err(format!("a function panicked on {panics} packets"));
-    }
-    if !outcome.report.violations.is_empty() {
-        return Err(lines(&outcome.report.violations));
+        wrong.push(format!("a function panicked on {panics} packets"));
     }
     let unfinished = outcome.unfinished();
     if must_finish && !unfinished.is_empty() {
-        let drops =
-            outcome.drops.iter().map(|(reason, count)| format!("{count} {}", reason.name()));
-        return Err(format!(
-            "connections {unfinished:?} do not finish (drops: {})",
-            drops.collect::<Vec<_>>().join(", ")
-        ));
+        let drop = |(reason, count): (DropReason, u64)| format!("{count} {}", reason.name());
+        let drops: Vec<String> = outcome.drops.iter().map(drop).collect();
+        let drops = drops.join(", ");
+        wrong.push(format!("connections {unfinished:?} do not finish (drops: {drops})"));
     }
-    Ok(())
+    if !outcome.report.violations.is_empty() {
+        wrong.push(lines(&outcome.report.violations));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }

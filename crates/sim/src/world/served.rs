@@ -330,7 +330,7 @@ impl World {
         let Some(ServerProcess { now: Some(server), .. }) = all.first() else { return };
         let server = server.server();
         let mut wrong = Vec::new();
-        // Of the NAT's numbers it is seen which flow has them.
+        // The flows of the NAT's numbers are known by their ports.
         let list_of = |chain| (0..).zip(&*pools).find(|(_, id)| is_nat(**id, chain));
         let of_nat = held.iter().filter_map(|(chain, number)| Some((list_of(*chain)?.0, *number)));
         let of_flows: BTreeSet<Index> = of_nat.collect();

@@ -64,7 +64,7 @@ impl Nf {
                     Some((url, tag)) => Source::Git { url, tag },
                     None => Source::at(path)?,
                 };
-                new::make(Path::new(""), &name, &source)
+                new::make(Path::new(""), &name, &source, options.json)
             }
             Some(Asked::Test(mut handed)) => {
                 if options.json {
@@ -108,4 +108,17 @@ fn test_crate(directory: &Path, handed: &Handed) -> Failure {
         _ => format!("{}: {error}", cargo.display()),
     };
     Failure::new(exit::of_system(&error), message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that has left its crate behind says so, and what to do.
+    #[test]
+    fn a_crate_that_is_elsewhere_is_named() {
+        let empty = tempfile::tempdir().expect("a directory");
+        let said = test_crate(empty.path(), &Handed { arguments: Vec::new() }).to_string();
+        assert!(said.contains("Cargo.toml is not there") && said.contains("cargo test"), "{said}");
+    }
 }

@@ -7,10 +7,13 @@
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::table::print;
 use holdfast_functions::catalog;
+use serde_json::json;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+/// Version of the object that `--json` prints.
+const VERSION: u32 = 1;
 /// Files of a crate, with the example's text. The name in it is the example's.
 const FILES: [(&str, &str); 5] = [
     ("README.md", include_str!("../../../../../examples/turnstile/README.md")),
@@ -25,7 +28,7 @@ const EXAMPLE: [&str; 2] = ["turnstile", "Turnstile"];
 /// Longest name: those in `status` are not longer.
 const LONGEST: usize = 32;
 /// Names that stand for something else: commands beside functions, crates that are used,
-/// and what Rust's own are called.
+/// and Rust's own.
 const TAKEN: [&str; 13] = [
     "new",
     "test",
@@ -46,7 +49,7 @@ const KEYWORDS: &str = "abstract as async await become box break const continue 
     false final fn for gen if impl in let loop macro match mod move mut override priv pub ref return self static \
     struct super trait true try type typeof union unsafe unsized use virtual where while yield";
 
-/// Where a crate gets Holdfast's own from.
+/// The place of Holdfast's crates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
     /// A directory, absolute.
@@ -175,7 +178,7 @@ fn manifest(name: &str, source: &Source) -> String {
 ///
 /// # Errors
 /// The name is wrong, something of this name is there, or the system refuses.
-pub(super) fn make(parent: &Path, name: &str, source: &Source) -> Result<(), Failure> {
+pub(super) fn make(parent: &Path, name: &str, source: &Source, json: bool) -> Result<(), Failure> {
     if let Some(mistake) = mistake(name) {
         return Err(Failure::new(exit::USAGE, format!("`{}`: {mistake}", name.escape_debug())));
     }
@@ -206,6 +209,10 @@ pub(super) fn make(parent: &Path, name: &str, source: &Source) -> Result<(), Fai
         if let Ok(lock) = fs::read_to_string(source.join("Cargo.lock")) {
             write("Cargo.lock", &lock)?;
         }
+    }
+    if json {
+        let made = json!({ "version": VERSION, "directory": directory });
+        return print(&format!("{made}\n"));
     }
     print(&format!(
         "{0}: a function, and a program that has it\n  cd {0}\n  cargo test\n  cargo run -- check \
@@ -248,7 +255,7 @@ mod tests {
     fn a_crate_is_made_once() {
         let parent = tempfile::tempdir().expect("a directory");
         let source = Source::at(None).expect("this source");
-        make(parent.path(), "rate_meter", &source).expect("it is made");
+        make(parent.path(), "rate_meter", &source, false).expect("it is made");
         let read = |file: &str| fs::read_to_string(parent.path().join("rate_meter").join(file));
         let library = read("src/lib.rs").expect("a library");
         assert!(library.contains("impl NetworkFunction for RateMeter {"));
@@ -257,7 +264,7 @@ mod tests {
             let text = read(file).expect(file);
             assert!(!EXAMPLE.iter().any(|name| text.contains(name)), "{file} names the example");
         }
-        let refused = make(parent.path(), "rate_meter", &source).expect_err("it is there");
+        let refused = make(parent.path(), "rate_meter", &source, false).expect_err("it is there");
         assert!(refused.to_string().contains("is there already"), "{refused}");
         assert_eq!(read("src/lib.rs").ok(), Some(library));
     }
