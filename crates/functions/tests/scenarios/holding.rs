@@ -1,8 +1,8 @@
 //! Leases and counts under every function of the catalog: each belongs to its flow from
 //! beginning to end, wherever the flow is.
 //!
-//! The check is the same for every function ([`check_holdings`]): `nf test` makes it, too.
-//! A new function in the catalog needs a row in [`rows`].
+//! The check is the same for every function ([`check_holdings`]): `nf test` makes it,
+//! too. A new function in the catalog needs a row in [`rows`].
 
 use crate::words;
 use holdfast_functions::catalog;

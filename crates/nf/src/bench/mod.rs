@@ -209,13 +209,15 @@ impl Bench {
             Some(_) => self.flows[at] = flow,
             None if result.is_err() => return result,
             None => {
-                let reply = FlowKey::of(packet)
-                    .expect("what opened a flow has a key when it leaves")
-                    .reverse();
-                if reply == key || self.find(&reply).is_some() {
+                // A fragment that outlives its flow has no ports, and so no reply's key.
+                let reply = FlowKey::of(packet).map(|key| key.reverse());
+                let is_free = |reply: &FlowKey| *reply != key && self.find(reply).is_none();
+                let Some(reply) = reply.filter(is_free) else {
                     self.chain.expire(flow.block.bytes_mut());
-                    return Err(DropReason::FlowTableFull);
-                }
+                    return Err(
+                        reply.map_or(DropReason::FragmentUnknown, |_| DropReason::FlowTableFull)
+                    );
+                };
                 flow.reply = reply;
                 self.flows.push(flow);
             }

@@ -1,9 +1,9 @@
 //! The same packets, and so the same packets, states and counts: for a function made
 //! once, a second time, and once more from its configuration.
 //!
-//! A clock, a random number that is not [`Context::random`](holdfast_nf::Context::random),
-//! an address of memory, the order of a hash map, or a value that the function keeps
-//! beside its state differs between the three.
+//! A clock, a random number of the function's own, an address of memory, the order of a
+//! hash map, or a value that the function keeps beside its state differs between the
+//! three.
 
 use super::difference::{self, After};
 use super::traffic::Traffic;

@@ -45,7 +45,7 @@ pub struct Effort {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub packets: u32,
     /// A failure after every N-th event of a world; 1 tries all of them
-    #[arg(long, value_name = "N", default_value_t = 97, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 499, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
     /// The seed of packets and worlds
     #[arg(long, default_value_t = 1)]
@@ -54,7 +54,7 @@ pub struct Effort {
 
 impl Default for Effort {
     fn default() -> Effort {
-        Effort { packets: 10_000, every: 97, seed: 1 }
+        Effort { packets: 10_000, every: 499, seed: 1 }
     }
 }
 
@@ -89,8 +89,8 @@ pub struct Suite {
 
 impl Suite {
     /// Adds a function of the author's, which joins the catalog, with a configuration in
-    /// which it lets ordinary traffic pass: TCP, UDP and echo from 10.0.0.0/8 to anywhere,
-    /// also fragmented, and UDP over IPv6.
+    /// which it lets ordinary traffic pass: TCP, UDP and echo from 10.0.0.0/8 to
+    /// anywhere, also fragmented, and UDP over IPv6.
     #[must_use]
     pub fn function<N: NetworkFunction>(mut self, config: Value) -> Suite {
         catalog::add::<N>();
