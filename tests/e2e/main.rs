@@ -32,6 +32,7 @@ mod memory;
 mod midway;
 mod migration;
 mod nfactor;
+mod outside;
 mod paged;
 mod poison;
 mod privileges;
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
         ("midway", midway::tests()),
         ("migration", migration::tests()),
         ("nfactor", nfactor::tests()),
+        ("outside", outside::tests()),
         ("paged", paged::tests()),
         ("poison", poison::tests()),
         ("privileges", privileges::tests()),

@@ -1,9 +1,6 @@
 //! `holdfast` with an additional function, `mortal`, which ends its process on packets
 //! that ask for it. This program does not ship.
 
-use clap::{Parser, Subcommand};
-use holdfast::cli;
-use holdfast_control::exit;
 use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -56,32 +53,6 @@ impl NetworkFunction for Mortal {
     }
 }
 
-/// The program's arguments: a user's commands, and those with which the box starts its
-/// processes.
-#[derive(Debug, Parser)]
-struct Arguments {
-    #[command(flatten)]
-    options: cli::Options,
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    #[command(flatten)]
-    Operate(cli::Operate),
-    #[command(flatten)]
-    Role(cli::Role),
-}
-
 fn main() -> ExitCode {
-    holdfast_functions::catalog::add::<Mortal>();
-    let Arguments { options, command } = Arguments::parse();
-    exit::end(
-        "holdfast",
-        match command {
-            Command::Operate(command) => command.run(&options),
-            Command::Role(role) => role.run(),
-        },
-    )
+    holdfast::program!().with::<Mortal>().main()
 }

@@ -8,7 +8,10 @@ pub mod explain;
 mod files;
 pub mod host_check;
 pub mod live_check;
+mod program;
 pub mod run;
+
+pub use program::Program;
 
 /// Programs with this library have runtimes, whose standbys may share their heap.
 #[global_allocator]

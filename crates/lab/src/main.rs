@@ -1,10 +1,12 @@
 //! The command `holdfast-lab`: what shows, measures and simulates a box. `holdfast demo`,
-//! `bench` and `sim` lead here.
+//! `bench`, `sim` and `nf test` lead here.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
 use holdfast_control::exit;
 use holdfast_lab::{bench, demo, simulate};
+use holdfast_sim::nf_test::Suite;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// `bench datapath` says how often a packet allocates.
@@ -28,10 +30,26 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Run the deterministic simulator
     Sim(simulate::SimArgs),
+    /// Test network functions
+    Nf {
+        #[command(subcommand)]
+        command: Nf,
+    },
     /// Measure
     Bench {
         #[command(subcommand)]
         plan: bench::Plan,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Nf {
+    /// Test functions: determinism, state, leaks, and every protection in the simulator
+    #[command(disable_help_flag = true)]
+    Test {
+        /// Those of a test program; see `nf test --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<OsString>,
     },
 }
 
@@ -41,6 +59,9 @@ fn main() -> ExitCode {
     match command {
         Command::Demo(args) => demo::run(&args, json),
         Command::Sim(args) => exit::end("holdfast-lab", args.run(json)),
+        Command::Nf { command: Nf::Test { arguments } } => {
+            Suite::default().run([OsString::from("nf test")].into_iter().chain(arguments))
+        }
         Command::Bench { plan } => exit::end("holdfast-lab", plan.run(json)),
     }
 }

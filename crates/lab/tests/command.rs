@@ -66,6 +66,18 @@ fn the_simulator_answers_by_its_exit_code() {
     assert_eq!((out.status.code(), &answer["seeds"], &answer["violations"]), expected);
 }
 
+/// `nf test` tests functions that ship. Its exit code is that of a test program.
+#[test]
+fn functions_that_ship_are_tested() {
+    let test = |arguments: &[&str]| lab(&[&["nf", "test", "--packets", "300"], arguments].concat());
+    let out = test(&["--function", "monitor", "monitor/determinism"]);
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && said.contains("monitor/determinism"), "{said}");
+    let out = test(&["determinism"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(2) && said.contains("packet_limit"), "{said}");
+}
+
 /// A laboratory without the daemon says that the daemon is missing.
 #[test]
 fn a_daemon_that_is_not_there_is_named() {

@@ -12,6 +12,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub trait FlowState: FromBytes + IntoBytes + KnownLayout + Immutable + Send + 'static {
     /// Hash of the declaration. Two runtimes exchange a flow only if their hashes agree.
     const LAYOUT: u64;
+    /// Its fields, in order, for people.
+    const FIELDS: &'static [StateField] = &[];
+}
+
+/// A field of a flow's state: its name and its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateField {
+    /// The name in the declaration.
+    pub name: &'static str,
+    /// Offset of its first byte.
+    pub start: usize,
+    /// Offset behind its last byte.
+    pub end: usize,
 }
 
 impl FlowState for () {
@@ -48,6 +61,11 @@ macro_rules! flow_state {
 
         impl $crate::FlowState for $name {
             const LAYOUT: u64 = $crate::layout_hash(stringify!($name { $($field: $type),* }));
+            const FIELDS: &'static [$crate::StateField] = &[$({
+                let start = ::core::mem::offset_of!($name, $field);
+                let end = start + ::core::mem::size_of::<$type>();
+                $crate::StateField { name: stringify!($field), start, end }
+            }),*];
         }
 
         impl<S> $crate::Holds<S> for $name

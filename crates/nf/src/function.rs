@@ -2,6 +2,7 @@
 
 use crate::{
     Context, Direction, Expected, FlowEvent, FlowState, Holds, Opening, RateLimit, SharedState,
+    StateField,
 };
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
@@ -194,12 +195,19 @@ pub struct StateLayout {
     pub align: usize,
     /// [`FlowState::LAYOUT`].
     pub hash: u64,
+    /// [`FlowState::FIELDS`].
+    pub fields: &'static [StateField],
 }
 
 impl StateLayout {
     fn of<F: FlowState>() -> StateLayout {
         const { assert!(!core::mem::needs_drop::<F>(), "flow state is overwritten, and never dropped") };
-        StateLayout { size: size_of::<F>(), align: align_of::<F>(), hash: <F as FlowState>::LAYOUT }
+        StateLayout {
+            size: size_of::<F>(),
+            align: align_of::<F>(),
+            hash: <F as FlowState>::LAYOUT,
+            fields: <F as FlowState>::FIELDS,
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! socket, a thread, a global, or a reference kept from one packet to the next.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 mod chain;
 mod context;
 mod flow;
@@ -20,7 +21,7 @@ pub mod shared;
 
 pub use chain::{Chain, ChainLayout, Outcome, Position};
 pub use context::{Context, Direction, Expected, Opening, Standing};
-pub use flow::{FlowState, layout_hash};
+pub use flow::{FlowState, StateField, layout_hash};
 pub use function::{
     Bound, Built, ConfigError, Configured, Function, NetworkFunction, Open, SourceLimit, Verdict,
 };
@@ -28,5 +29,7 @@ pub use held::{Counted, Counts, FlowEvent, Holds, Leased, Lends};
 pub use rate::{Budget, CountedPackets, Rate, RateLimit};
 pub use shared::{Counters, Gauge, Lease, Log, Pool, ReadOnly, SharedField, SharedState, Table};
 
+/// Headers, checksums, and the rewriting of ends.
+pub use holdfast_wire as wire;
 pub use holdfast_wire::{DropReason, FlowKey, Packet};
 pub use zerocopy;

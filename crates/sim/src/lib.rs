@@ -9,6 +9,7 @@ mod checkers;
 mod conversation;
 mod frames;
 mod loss;
+pub mod nf_test;
 mod peers;
 mod plan;
 mod published;
@@ -18,6 +19,7 @@ mod scenario;
 mod script;
 mod shrink;
 mod stamper;
+pub mod sweep;
 mod world;
 
 pub use checkers::Violation;
@@ -33,7 +35,8 @@ pub use plan::{
 pub use random::Random;
 pub use refuser::{GUARDED, SHUT, limited, passes};
 pub use scenario::{
-    COMBINED_FROM, INSPECTED_FROM, LIMITED_FROM, PUBLISHED_FROM, Scenario, in_worlds, presets,
+    COMBINED_FROM, INSPECTED_FROM, Inserted, LIMITED_FROM, PUBLISHED_FROM, Scenario, in_worlds,
+    presets,
 };
 pub use script::{Expect, Script, ScriptError};
 pub use shrink::shrink;

@@ -359,3 +359,10 @@ pub struct Outcome {
     /// Messages between nodes, in order, if the world recorded them.
     pub conversation: Vec<Heard>,
 }
+
+impl Outcome {
+    /// Connections that did not finish, from 0.
+    pub fn unfinished(&self) -> Vec<usize> {
+        (0..self.finished.len()).filter(|&at| !self.finished[at]).collect()
+    }
+}

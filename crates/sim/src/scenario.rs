@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 /// time: shorter than any measurements would make it.
 const FICKLE: u64 = 3_000_000;
 
-/// Index of the refuser among a chain's functions.
+/// Indexes of the NAT and of the refuser among a chain's functions.
+pub(crate) const NAT: usize = 2;
 pub(crate) const REFUSER: usize = 3;
 
 /// Seeds from here on stand for worlds with `reinforce`.
@@ -108,6 +109,18 @@ pub struct Scenario {
     pub published: bool,
     /// The chain has the functions that look into packets and streams, too.
     pub inspected: bool,
+    /// The chain has this function of the catalog, too.
+    pub inserted: Option<&'static Inserted>,
+}
+
+/// A function of the catalog, with its configuration, that a scenario's chains have
+/// besides their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inserted {
+    /// Its name.
+    pub name: String,
+    /// Its configuration.
+    pub config: Value,
 }
 
 /// First outside address and port of the first chain's NAT, then its last port in a wide
@@ -159,6 +172,7 @@ impl Scenario {
                 servers,
                 published,
                 inspected,
+                inserted: None,
             };
         }
         let presets = [
@@ -190,6 +204,7 @@ impl Scenario {
             servers,
             published: false,
             inspected: false,
+            inserted: None,
         }
     }
 
@@ -256,8 +271,9 @@ impl Scenario {
         }
     }
 
-    /// Stamper, firewall, NAT, refuser, what inspects, balancers. Checkers look for the
-    /// stamper's state in the first place and for the balancer's in the last.
+    /// Stamper, firewall, NAT, refuser, what inspects, what is inserted, balancers.
+    /// Checkers look for the stamper's state in the first place and for the balancer's in
+    /// the last.
     fn functions(&self, chain: u16) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
         let mut rules = vec!["allow any from 10.0.0.0/8".to_owned()];
@@ -290,6 +306,9 @@ impl Scenario {
         ];
         if self.inspected {
             functions.extend(self.inspecting()?);
+        }
+        if let Some(Inserted { name, config }) = self.inserted {
+            functions.push(catalog::build(name, config)?);
         }
         for service in services {
             functions.push(Box::new(Bound::<LoadBalancer>::new(

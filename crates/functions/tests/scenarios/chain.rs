@@ -54,9 +54,9 @@ fn a_conversation_through_firewall_translator_and_balancer() {
         }
     }
     assert_eq!(bench.state(), "closed");
-    assert_eq!((bench.free_ports(), bench.gauge().iter().sum::<i64>()), (255, 1));
+    assert_eq!((bench.free_numbers(), bench.gauge().iter().sum::<i64>()), (255, 1));
     bench.wait(241);
-    assert_eq!((bench.flows(), bench.free_ports(), bench.gauge()), (0, 256, vec![0, 0]));
+    assert_eq!((bench.flows(), bench.free_numbers(), bench.gauge()), (0, 256, vec![0, 0]));
     bench.drops(&format!("tcp {backend} > {outside} ACK seq 3300 ack 619"), PolicyDenied);
 }
 
@@ -120,7 +120,7 @@ fn a_refusal_at_the_end_leaves_nothing_behind() {
             holdfast_wire::DropReason::NoBackend,
         );
     }
-    assert_eq!((bench.flows(), bench.free_ports()), (0, 256));
+    assert_eq!((bench.flows(), bench.free_numbers()), (0, 256));
 }
 
 /// A firewall behind the translator sees translated packets: its rules name outside
@@ -167,5 +167,5 @@ fn a_rejection_at_the_end_leaves_nothing_behind() {
     for port in 1..=300 {
         bench.rejects(&format!("tcp 10.0.0.2:{port} > 203.0.113.10:25 SYN seq 100"), PolicyDenied);
     }
-    assert_eq!((bench.flows(), bench.free_ports()), (1, 255));
+    assert_eq!((bench.flows(), bench.free_numbers()), (1, 255));
 }

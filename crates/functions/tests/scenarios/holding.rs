@@ -1,16 +1,14 @@
 //! Leases and counts under every function of the catalog: each belongs to its flow from
 //! beginning to end, wherever the flow is.
 //!
-//! The check is the same for every function ([`check`]): flows open, move to another
-//! instance, come to a third one because theirs has failed, and end. At each place
-//! exactly their holdings are held, and in the end none. A new function in the catalog
-//! needs a row in [`rows`].
+//! The check is the same for every function ([`check_holdings`]): `nf test` makes it,
+//! too. A new function in the catalog needs a row in [`rows`].
 
-use crate::bench::{Bench, holds};
+use crate::words;
 use holdfast_functions::catalog;
-use holdfast_nf::shared::PoolEffect;
+use holdfast_nf::bench::check_holdings;
 use holdfast_nf::{
-    Bound, Chain, ConfigError, Context, Counted, DropReason, Function, Gauge, Lease, Leased,
+    Bound, ConfigError, Context, Counted, DropReason, Function, Gauge, Lease, Leased,
     NetworkFunction, Open, Opening, Packet, Pool, Verdict,
 };
 use serde_json::{Value, json};
@@ -62,79 +60,20 @@ fn packets() -> Vec<String> {
     fixed.into_iter().map(str::to_owned).chain(web).chain(names).collect()
 }
 
-/// Checks that a flow's holdings under this function are held exactly once while the flow
-/// lives. `is_something` says whether flows have any.
-fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) {
-    let instance = || Bench::of(Chain::new(vec![build()]));
-    let (mut first, mut second, mut third) = (instance(), instance(), instance());
-    let nothing = first.books();
-    let say = |bench: &mut Bench, count: usize| {
-        for packet in packets().iter().cycle().take(count) {
-            // Some packets are refused: by the function, or because the reply key is
-            // taken.
-            let _ = bench.send(packet);
-        }
-    };
-    let all = packets().len();
-    say(&mut first, all);
-    let (held, flows) = (first.books(), first.flows());
-    assert!(flows > 0, "nothing opens a flow");
-    assert_eq!(held != nothing, is_something, "{flows} flows hold {held:?}");
-    say(&mut first, 2 * all);
-    assert_eq!(first.books(), held, "packets of flows that live change nothing");
-
-    second.takes_over(&mut first, true);
-    assert_eq!(
-        (first.books(), second.books()),
-        (nothing.clone(), held.clone()),
-        "the flows have moved"
-    );
-    say(&mut second, all);
-    assert_eq!(second.books(), held, "packets of flows that came change nothing");
-
-    second.effects();
-    third.takes_over(&mut second, false);
-    assert_eq!(third.books(), held, "the flows have been recovered");
-    let adopted = third.effects();
-    third.wait(1_000_000);
-    assert_eq!((third.flows(), third.books()), (0, nothing.clone()), "all flows have ended");
-    // Each number is reported exactly as often as it was leased.
-    let numbers = |effects: &[PoolEffect], of: fn(&PoolEffect) -> Option<u32>| {
-        let mut numbers: Vec<u32> = effects.iter().filter_map(of).collect();
-        numbers.sort_unstable();
-        numbers
-    };
-    let adopted = numbers(&adopted, |effect| {
-        if let PoolEffect::Adopted(number) = effect { Some(*number) } else { None }
-    });
-    let returned = numbers(&third.effects(), |effect| {
-        if let PoolEffect::Return(number) = effect { Some(*number) } else { None }
-    });
-    assert_eq!(adopted, returned, "what came is returned, each number once");
-
-    // The recount follows the loss of a flow: the others name their holdings.
-    let (mut one, mut all_but_one) = (instance(), instance());
-    say(&mut one, all);
-    one.loses_one();
-    let left = one.books();
-    all_but_one.takes_over(&mut one, true);
-    assert_eq!((one.books(), all_but_one.books()), (nothing.clone(), left), "a flow was lost");
-
-    // Pools are empty: refused flows hold nothing.
-    let mut poor = instance();
-    poor.is_poor = true;
-    say(&mut poor, all);
-    poor.wait(1_000_000);
-    assert_eq!((poor.flows(), poor.books()), (0, nothing), "all flows have ended, or never were");
+/// Checks a function ([`check_holdings`]). `is_something` says whether flows have
+/// holdings.
+fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) -> Result<(), String> {
+    let packets: Vec<Vec<u8>> = packets().iter().map(|packet| words::frame(packet)).collect();
+    let has_held = check_holdings(build, &packets)?;
+    if has_held == is_something { Ok(()) } else { Err(format!("flows held: {has_held}")) }
 }
 
 #[test]
 fn what_flows_hold_is_theirs_from_beginning_to_end() {
     for (name, config, is_something) in rows() {
-        check(
-            &|| catalog::build(name, &config).unwrap_or_else(|error| panic!("{name}: {error}")),
-            is_something,
-        );
+        let build =
+            || catalog::build(name, &config).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(check(&build, is_something), Ok(()), "{name}");
     }
 }
 
@@ -208,15 +147,15 @@ impl<const CARELESS: bool> NetworkFunction for Keeper<CARELESS> {
     }
 }
 
-fn keeper<const CARELESS: bool>() {
-    check(&|| Box::new(Bound::<Keeper<CARELESS>>::new(()).expect("nothing to refuse")), true);
+fn keeper<const CARELESS: bool>() -> Result<(), String> {
+    check(&|| Box::new(Bound::<Keeper<CARELESS>>::new(()).expect("nothing to refuse")), true)
 }
 
 /// The check finds a function that loses its flows' holdings, and accepts one that does
 /// not.
 #[test]
 fn what_is_overwritten_is_missed() {
-    assert_eq!(holds(keeper::<false>), Ok(()));
-    let said = holds(keeper::<true>).expect_err("two numbers of each flow are lost");
+    assert_eq!(keeper::<false>(), Ok(()));
+    let said = keeper::<true>().expect_err("two numbers of each flow are lost");
     assert!(said.contains("the flows have moved"), "{said}");
 }

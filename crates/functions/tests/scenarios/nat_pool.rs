@@ -117,9 +117,9 @@ fn ports_come_back_when_flows_end() {
     let mut bench = small();
     for _ in 0..3 {
         fill(&mut bench);
-        assert_eq!(bench.free_ports(), 0);
+        assert_eq!(bench.free_numbers(), 0);
         bench.wait(301);
-        assert_eq!((bench.flows(), bench.free_ports()), (0, 256));
+        assert_eq!((bench.flows(), bench.free_numbers()), (0, 256));
     }
 }
 
@@ -138,7 +138,7 @@ fn a_port_comes_back_when_a_later_function_refuses_the_flow() {
             holdfast_wire::DropReason::PolicyDenied,
         );
     }
-    assert_eq!((bench.flows(), bench.free_ports()), (1, 255));
+    assert_eq!((bench.flows(), bench.free_numbers()), (1, 255));
 }
 
 /// An inside host keeps one outside address while that has ports (RFC 4787, REQ-2), and
@@ -152,7 +152,7 @@ pub(crate) fn a_host_keeps_its_outside_address() {
         bench.passes(&format!("udp 10.{}.0.3:{} > 203.0.113.10:53", port % 200, 2000 + port));
     }
     bench.wait(301);
-    assert_eq!(bench.free_ports(), 1024);
+    assert_eq!(bench.free_numbers(), 1024);
     for host in ["10.0.0.2", "10.0.0.7", "172.16.3.4"] {
         let addresses: BTreeSet<_> = (0..80)
             .map(|port| {

@@ -134,7 +134,7 @@ fn a_whole_address_is_the_hosts() {
             &format!("icmp 203.0.113.10 > {host} reply id {id} seq 1 len 56"),
         );
     }
-    assert_eq!(bench.free_ports(), 0, "no block was asked for");
+    assert_eq!(bench.free_numbers(), 0, "no block was asked for");
     bench.drops("gre 10.0.0.7 > 203.0.113.10", NotTranslatable);
     bench.drops("gre 203.0.113.10 > 198.51.100.7", NoMapping);
     bench.drops("icmp 203.0.113.10 > 198.51.100.7 timestamp id 1", NoMapping);
@@ -189,10 +189,10 @@ pub(crate) fn inside_hosts_reach_what_is_published() {
         "icmp 10.0.0.2 > 198.51.100.4 unreachable quoting cut 28 tcp 198.51.100.4:2222 > 10.0.0.2:1000 seq 7",
         &format!("icmp {} > 10.0.0.9 unreachable quoting cut 28 tcp 10.0.0.9:22 > {seen} seq 7", seen.ip()),
     );
-    let held = bench.free_ports();
+    let held = bench.free_numbers();
     bench.wait(2 * 3600 + 241);
     assert_eq!(
-        (bench.flows(), bench.free_ports()),
+        (bench.flows(), bench.free_numbers()),
         (0, held + 1),
         "the host's lease is given back"
     );
@@ -329,11 +329,11 @@ pub(crate) fn the_end_of_a_published_flow_gives_nothing_back() {
     let first = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 1").0;
     bench.passes(&format!("tcp 203.0.113.10:80 > {first} SYN ACK seq 7 ack 2"));
     bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 2 ack 8");
-    let free = bench.free_ports();
+    let free = bench.free_numbers();
     bench.passes("udp 203.0.113.10:4000 > 198.51.100.4:5000");
     bench.passes("udp 10.0.0.7:5 > 203.0.113.10:53");
     bench.wait(301);
-    assert_eq!((bench.flows(), bench.free_ports()), (1, free));
+    assert_eq!((bench.flows(), bench.free_numbers()), (1, free));
     for port in 0..255 {
         assert_ne!(
             bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0,

@@ -18,7 +18,7 @@ fn said(packet: &str) -> Vec<String> {
         ),
     ]);
     let _ = bench.send(packet);
-    bench.explained
+    core::mem::take(&mut bench.explained)
 }
 
 #[test]

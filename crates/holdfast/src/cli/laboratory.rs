@@ -23,18 +23,19 @@ pub struct Handed {
 }
 
 /// Runs a command of the laboratory in this process's place. Returns only if that fails.
-pub fn hand_over(command: &str, json: bool, handed: &Handed) -> Failure {
+pub fn hand_over(command: &[&str], json: bool, handed: &Handed) -> Failure {
     let program = beside().unwrap_or_else(|| PROGRAM.into());
     let mut hand = Command::new(&program);
     if let Ok(own) = std::env::current_exe() {
         // The laboratory shows and measures this very program, whatever else is built.
         hand.env("HOLDFAST_BIN", own);
     }
-    let error = hand.args(json.then_some("--json")).arg(command).args(&handed.arguments).exec();
+    let error = hand.args(json.then_some("--json")).args(command).args(&handed.arguments).exec();
     let message = match error.kind() {
         ErrorKind::NotFound => format!(
-            "`{command}` belongs to {PROGRAM}, which is neither beside this program nor in PATH: install it there, or build \
-             it (`cargo build --release -p {PROGRAM}`)"
+            "`{}` belongs to {PROGRAM}, which is neither beside this program nor in PATH: install it there, or build \
+             it (`cargo build --release -p {PROGRAM}`)",
+            command.join(" ")
         ),
         _ => format!("{}: {error}", program.display()),
     };

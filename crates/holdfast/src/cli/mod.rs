@@ -11,6 +11,7 @@ mod check;
 mod keygen;
 pub mod laboratory;
 mod moving;
+pub mod nf;
 mod reference;
 
 use crate::run;
@@ -198,11 +199,6 @@ pub enum Keys {
 /// Commands that need no box.
 #[derive(Debug, Subcommand)]
 pub enum Reference {
-    /// List network functions, or show the configuration of one
-    Nf {
-        /// The function
-        name: Option<String>,
-    },
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -297,9 +293,8 @@ impl Reference {
     ///
     /// # Errors
     /// As [`Operate::run`].
-    pub fn run(self, options: &Options, program: clap::Command) -> Result<(), Failure> {
+    pub fn run(self, program: clap::Command) -> Result<(), Failure> {
         match self {
-            Reference::Nf { name } => reference::functions(name.as_deref(), options.json),
             Reference::Completions { shell } => reference::completions(program, shell),
             Reference::Man { directory } => reference::manual(program, directory.as_deref()),
         }

@@ -276,6 +276,8 @@ fn the_laboratory_is_the_program_beside_this_one() {
         (&["--json", "demo", "--quick"][..], "--json demo --quick\n"),
         (&["sim", "--seed", "7", "--help"], "sim --seed 7 --help\n"),
         (&["bench"], "bench\n"),
+        (&["nf", "test", "--packets", "5", "--help"], "nf test --packets 5 --help\n"),
+        (&["--json", "nf", "test"], "nf test --format json\n"),
     ] {
         let expected = format!("{}: {expected}", own.display());
         assert_eq!(here(arguments), (Some(7), expected, String::new()));

@@ -11,6 +11,7 @@ mod control_api;
 mod control_config;
 mod election;
 mod etcd_config;
+mod guide;
 mod hosts_config;
 mod keys;
 mod lives;

@@ -27,6 +27,9 @@ pub enum SharedField<'a> {
     Gauge(&'a mut Part),
     /// See [`Log`].
     Log(&'a mut Log),
+    /// A [`Table`], of which only the number of entries is seen: the runtime neither
+    /// connects nor reports it.
+    Table(usize),
     /// A field that the runtime neither connects nor reports.
     Opaque,
 }
@@ -37,7 +40,10 @@ impl SharedField<'_> {
         match self {
             SharedField::Counters(counters) => Some(counters.part()),
             SharedField::Gauge(part) => Some(part),
-            SharedField::Pool(_) | SharedField::Log(_) | SharedField::Opaque => None,
+            SharedField::Pool(_)
+            | SharedField::Log(_)
+            | SharedField::Table(_)
+            | SharedField::Opaque => None,
         }
     }
 }

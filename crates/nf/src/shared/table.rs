@@ -65,7 +65,7 @@ impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
 
 impl<K, V> Shareable for Table<K, V> {
     fn field(&mut self) -> SharedField<'_> {
-        SharedField::Opaque
+        SharedField::Table(self.entries.len())
     }
 
     fn begin_recount(&mut self) {

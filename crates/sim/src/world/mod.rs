@@ -242,17 +242,13 @@ impl World {
         let pages = scenario.pages(chains, plan.flows * usize::from(plan.runtimes));
         let has_server = scenario.served || !pages.is_empty();
         // The coordinator assigns the numbers that no state server assigns.
-        let lists: Vec<u32> = if scenario.served {
-            pools.drain(..).map(|(_, size)| size).collect()
-        } else {
-            Vec::new()
-        };
+        let lists = if scenario.served { core::mem::take(&mut pools) } else { Vec::new() };
         let mut statistics = Vec::new();
         probe.visit_parts(|_, part| {
             statistics.extend(part.is_shared().then_some(part.own().len() as u32))
         });
-        let servers = has_server
-            .then(|| Servers::new(lists.into_iter(), statistics.into_iter(), pages, &scenario));
+        let servers =
+            has_server.then(|| Servers::new(lists, statistics.into_iter(), pages, &scenario));
         let coordinator = CoordinatorConfig {
             me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: hosts::config(plan.hosts, plan.switches, of_each),

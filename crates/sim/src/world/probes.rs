@@ -7,7 +7,9 @@ use crate::frames;
 use crate::peers::{self, Client};
 use crate::plan::Exit;
 use crate::refuser::SHUT;
+use crate::scenario::NAT;
 use holdfast_functions::Balanced;
+use holdfast_node::message::PoolId;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, Life, flag};
 use holdfast_protection::{Peer, Slot};
@@ -29,6 +31,11 @@ pub(super) fn served<'a>(
     let served =
         processes.iter().map(|(peer, process)| Served { runtime: &process.runtime, of: of(peer) });
     served.filter(|served| !served.of.is_empty()).collect()
+}
+
+/// True for the pool of this chain's NAT, whose numbers are seen in outside ports.
+pub(super) fn is_nat(id: PoolId, chain: u16) -> bool {
+    (id.chain, usize::from(id.function)) == (chain, NAT)
 }
 
 impl World {
@@ -259,7 +266,7 @@ impl World {
                 for ((_, chain, number), leasable) in held.iter().zip(&mut leasable) {
                     let is_heard = heard[usize::from(*chain) / of_each].contains(&peer);
                     if is_heard
-                        && id.chain == *chain
+                        && is_nat(id, *chain)
                         && *number < pool.size()
                         && pool.backend().is_free(*number)
                     {
@@ -271,7 +278,7 @@ impl World {
         let ledgers = self.coordinator.ledgers();
         for ((key, chain, number), leasable) in held.into_iter().zip(leasable) {
             let in_ledger =
-                ledgers.iter().any(|ledger| ledger.id.chain == chain && ledger.is_free(number));
+                ledgers.iter().any(|ledger| is_nat(ledger.id, chain) && ledger.is_free(number));
             self.checkers.check_number(&key, number, leasable, in_ledger);
         }
     }

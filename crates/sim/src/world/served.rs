@@ -3,11 +3,13 @@
 //! A server may die at any time, and begins again with nothing.
 
 use super::hosts::{self, WITNESS};
+use super::probes::is_nat;
 use super::streams::{Lane, Of};
 use super::{BEGIN, Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::plan::{How, Step, Way, When, Whom};
 use crate::random::Random;
 use crate::scenario::NUMBERS_REST;
+use holdfast_node::message::PoolId;
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Flows, Peer, Slot};
@@ -56,6 +58,8 @@ struct ServerProcess {
 pub(super) struct Servers {
     /// All state servers; the first has the lists.
     all: Vec<ServerProcess>,
+    /// The pool of each list of numbers.
+    pools: Vec<PoolId>,
     pub(super) faults_left: u64,
     drops: DropCounters,
     /// Numbers that the server takes for some flow's and that no runtime has, and since
@@ -70,13 +74,13 @@ impl Servers {
     /// The scenario's state servers. The first gets the lists: those of numbers, then the
     /// gauges. All get the pages.
     pub(super) fn new(
-        sizes: impl Iterator<Item = u32>,
+        pools: Vec<(PoolId, u32)>,
         gauges: impl Iterator<Item = u32>,
         pages: Vec<PagesConfig>,
         scenario: &crate::Scenario,
     ) -> Servers {
-        let indexes = sizes.map(|size| {
-            Kind::Indexes(limits(if scenario.tight { FEW } else { size }, scenario.tight))
+        let indexes = pools.iter().map(|(_, size)| {
+            Kind::Indexes(limits(if scenario.tight { FEW } else { *size }, scenario.tight))
         });
         let config = StateServerConfig {
             me: Peer { node: NodeId::STATE_SERVER, incarnation: 1 },
@@ -99,6 +103,7 @@ impl Servers {
         };
         let mut servers = Servers {
             all: (0..scenario.servers).map(of_number).collect(),
+            pools: pools.iter().map(|(id, _)| *id).collect(),
             faults_left: 0,
             drops: DropCounters::default(),
             unclaimed: BTreeMap::new(),
@@ -321,21 +326,22 @@ impl World {
         self.check_gauges();
         let now = self.now;
         let is_quiet = self.quiet_since.is_some() && self.all_run();
-        let Some(Servers { all, unclaimed, .. }) = &mut self.servers else { return };
+        let Some(Servers { all, pools, unclaimed, .. }) = &mut self.servers else { return };
         let Some(ServerProcess { now: Some(server), .. }) = all.first() else { return };
         let server = server.server();
         let mut wrong = Vec::new();
-        let of_flows: BTreeSet<(u32, u32)> =
-            held.iter().map(|(chain, number)| (u32::from(*chain), *number)).collect();
-        // The NAT has the only pool of its chain, and the list with the chain's number.
-        for (chain, number) in held {
-            if server.list(u32::from(*chain)).is_some_and(|list| list.is_free(*number)) {
+        // The flows of the NAT's numbers are known by their ports.
+        let list_of = |chain| (0..).zip(&*pools).find(|(_, id)| is_nat(**id, chain));
+        let of_nat = held.iter().filter_map(|(chain, number)| Some((list_of(*chain)?.0, *number)));
+        let of_flows: BTreeSet<Index> = of_nat.collect();
+        for (list, number) in &of_flows {
+            if server.list(*list).is_some_and(|list| list.is_free(*number)) {
                 wrong.push(format!(
-                    "a flow has {number} of list {chain}, which is nobody's for the state server"
+                    "a flow has {number} of list {list}, which is nobody's for the state server"
                 ));
             }
         }
-        for list in 0..u32::from(self.chains) {
+        for (list, of_list) in (0..).zip(&*pools) {
             let Some((account, of)) = server.account(list).zip(server.list(list)) else { continue };
             if account.size() != of.size() {
                 wrong.push(format!(
@@ -349,12 +355,12 @@ impl World {
                     pools.any(|process| {
                         let mut is_held = false;
                         process.runtime.visit_pools(|id, pool| {
-                            // A number that a pool takes for a flow's does not count
-                            // unless a flow has it.
+                            // A number that a NAT's pool takes for a flow's does not
+                            // count unless a flow has it.
                             let is_flows = pool.backend().is_held(number)
-                                && of_flows.contains(&(list, number));
-                            is_held |= u32::from(id.chain) == list
-                                && (is_flows || pool.backend().is_free(number))
+                                && (!is_nat(id, id.chain) || of_flows.contains(&(list, number)));
+                            is_held |=
+                                id == *of_list && (is_flows || pool.backend().is_free(number))
                         });
                         is_held
                     })

@@ -2,17 +2,16 @@
 //! of it.
 
 use crate::mix::{Mix, SHARE};
-use holdfast_sim::{
-    Connection, Exit, How, Outcome, Plan, Planted, Scenario, Step, Violation, When, Whom, play,
-};
+use holdfast_sim::sweep::{Course, disturbed};
+use holdfast_sim::{Exit, How, Outcome, Plan, Planted, Scenario, Whom, play};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::BTreeMap;
+use std::ops::Range;
+
+pub(crate) use holdfast_sim::sweep::{READY, few_connections, lines};
 
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
-/// Time by which every runtime has started and knows the others, whatever the network
-/// did.
-pub(crate) const READY: u64 = 600 * MILLISECOND;
 
 macro_rules! require {
     ($condition:expr, $($text:tt)+) => {
@@ -36,6 +35,7 @@ pub(crate) fn scenario(seed: u64, mix: Mix) -> Scenario {
         servers,
         published: false,
         inspected: false,
+        inserted: None,
     }
 }
 
@@ -47,27 +47,6 @@ pub(crate) fn runner(cases: u32) -> TestRunner {
         config,
         TestRng::from_seed(RngAlgorithm::ChaCha, &[SHARE.first as u8; 32]),
     )
-}
-
-pub(crate) fn lines(violations: &[Violation]) -> String {
-    violations
-        .iter()
-        .map(|violation| format!("{}: {}", violation.invariant, violation.text))
-        .collect::<Vec<_>>()
-        .join("; ")
-}
-
-/// A few connections of each kind, overlapping, of some tens of packets altogether.
-pub(crate) fn few_connections() -> Vec<Connection> {
-    (0..7)
-        .map(|number| Connection {
-            tcp: number % 4 == 3,
-            packets: 6 + number as u32,
-            start: READY + number * 3 * MILLISECOND,
-            pause: (4 + number) * MILLISECOND,
-            ..Connection::default()
-        })
-        .collect()
 }
 
 /// Checks that need no promise.
@@ -84,8 +63,7 @@ pub(crate) fn check_basics(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(
 }
 
 pub(crate) fn check_finished(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(), String> {
-    let stuck: Vec<usize> =
-        (0..outcome.finished.len()).filter(|&at| !outcome.finished[at]).collect();
+    let stuck = outcome.unfinished();
     require!(
         stuck.is_empty(),
         "seed {}, {mix:?}, {:?}: connections {stuck:?} did not finish",
@@ -126,30 +104,21 @@ pub(crate) fn sweep_over(
     mut look: impl FnMut(&Plan, Outcome) -> Result<(), String>,
 ) -> Result<(), String> {
     let mix = Mix { preset: scenario.preset, served: scenario.served, servers: scenario.servers };
-    let undisturbed = play(scenario, plan.clone());
+    let Course { undisturbed, events: Range { start: first, end: last } } =
+        Course::of(scenario, plan);
     // A protection is not held to a promise that it does not give.
     let is_held = !plan.strict || scenario.preset.may_forget() == 0;
     if scenario.planted == Planted::default() && is_held {
         check_basics(mix, plan, &undisturbed)?;
     }
     check_finished(mix, plan, &undisturbed)?;
-    let count = |outcome: &Outcome| outcome.report.events;
-    let first = count(&play(
-        scenario,
-        Plan {
-            lasts: plan.connections.iter().map(|one| one.start).min().unwrap_or(0),
-            ..plan.clone()
-        },
-    ));
-    let last = undisturbed.quiet_from;
     let mut runs = 0;
     let is_planted = scenario.planted != Planted::default();
     let always = (first..last).step_by(step as usize * mix.always_every());
     let events: Vec<u64> =
         if is_planted { always.collect() } else { mix.some_of(first..last, step).collect() };
     for event in events {
-        let failures = vec![Step { when: When::Event(event), whom: whom(runs), how }];
-        let plan = Plan { steps: failures, ..plan.clone() };
+        let plan = disturbed(plan, event, whom(runs), how);
         let outcome = play(scenario, plan.clone());
         require!(
             outcome.steps == 1,
