@@ -7,7 +7,7 @@ use holdfast_lab::{Interrupt, Lab};
 use holdfast_tests::network::{Chain, Network, Options, SERVER};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::verdict::ensure_unbroken;
-use holdfast_tests::{PATIENCE, binary};
+use holdfast_tests::{TIMEOUT, binary};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -112,7 +112,7 @@ fn serves(program: &Path, interrupt: &Interrupt) -> Result<()> {
     let held = network.hold(&format!("{SERVER}:80"), CONNECTIONS as usize)?;
     network.kill_each_runtime(|| ensure_unbroken(&held, interrupt))?;
     let what = "every connection has its place";
-    network.running.wait_for(what, PATIENCE, interrupt, |status| {
+    network.running.wait_for(what, TIMEOUT, interrupt, |status| {
         let pool = status.pools.iter().find(|pool| pool.function == NAME);
         let counts = status.statistic(NAME, "counts");
         let entered =

@@ -18,7 +18,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Connections at a time.
 const MOST: usize = 48;
 /// A connection is over when so many packets of it have been dropped in a row.
-const PATIENCE: u32 = 3;
+const MAX_DROPS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -120,7 +120,7 @@ impl Traffic {
             Some(frame) => talk.handle_sent(frame),
             None => talk.dropped += 1,
         }
-        if talk.dropped == PATIENCE || talk.turn > talk.last {
+        if talk.dropped == MAX_DROPS || talk.turn > talk.last {
             self.talks.swap_remove(at);
         }
     }
