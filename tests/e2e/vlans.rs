@@ -185,8 +185,9 @@ fn vlans_of_one_device(
     // Flows that a function has put into another VLAN of the port come through, too.
     let outcome = trunk.fetch(&trunk.clients[1], 8081, None)?.finish(TIMEOUT, interrupt)?;
     ensure!(outcome.error.is_none() && outcome.sum == sum, "{outcome:?}");
-    // Priority 5 and drop eligibility, priority 3, and the other VLAN.
-    for tags in ["8100b065", "81006064", "88a860c881006064", "8100012c"] {
+    // Priority 5 and drop eligibility, priority 3 in every VLAN and in none, and the
+    // other VLAN.
+    for tags in ["8100b065", "81006064", "88a860c881006064", "81006000", "8100012c"] {
         trunk.sees(tags)?;
     }
     full_packets_pass(&trunk)?;

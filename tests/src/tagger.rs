@@ -78,14 +78,16 @@ fn tags(ids: &str) -> Result<Vec<u8>> {
     Ok(numbers.iter().enumerate().flat_map(tag).collect())
 }
 
-/// The bytes of a frame's tags, and the same without priorities.
+/// The bytes of a frame's tags, and of those that name VLANs the same without priorities.
+/// A frame with a priority tag alone (VLAN 0) is untagged.
 fn tags_of(frame: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let is_tag = |bytes: &&[u8]| matches!(bytes[..2], [0x81, 0x00] | [0x88, 0xa8]);
     let all = frame.get(ADDRESSES..).unwrap_or_default().chunks_exact(4).take_while(is_tag);
     let found: Vec<u8> = all.flatten().copied().collect();
     let plain = found.chunks_exact(4).flat_map(|tag| [tag[0], tag[1], tag[2] & 0x0f, tag[3]]);
-    let plain = plain.collect();
-    (found, plain)
+    let plain: Vec<u8> = plain.collect();
+    let is_untagged = plain == [0x81, 0, 0, 0];
+    (found, if is_untagged { Vec::new() } else { plain })
 }
 
 struct AccessPort {
@@ -169,6 +171,7 @@ mod tests {
         let marked = [0x88, 0xa8, 0xa0, 200, 0x81, 0, 0xf0, 100];
         assert_eq!(tags_of(&frame(&marked)), (marked.to_vec(), qinq));
         assert_eq!(tags_of(&frame(&[])), (vec![], vec![]));
+        assert_eq!(tags_of(&frame(&[0x81, 0, 0xa0, 0])), (vec![0x81, 0, 0xa0, 0], vec![]));
         assert!(tags("").unwrap().is_empty());
     }
 }
