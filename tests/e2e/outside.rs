@@ -84,7 +84,8 @@ fn a_function_of_another_crate_is_made_tested_and_survives(interrupt: &Interrupt
     let listed = run(&program, &["nf"])?;
     ensure!(listed.lines().any(|line| line == NAME), "{listed}");
     run(&program, &["check", "--no-host", "box.yaml"])?;
-    let few = "nf test --packets 200 --every 4001 --skip state_server --skip rescue --skip _at_ --skip auto";
+    let few = "nf test --packets 200 --every 4001 --skip state_server \
+               --skip rescue --skip _at_ --skip auto";
     let tested = run(&program, &few.split(' ').collect::<Vec<_>>())?;
     for check in ["determinism", "state", "leaks", "kill/reinforce", "migrate/nfactor"] {
         ensure!(tested.contains(&format!("{NAME}/{check}")), "{tested}");
