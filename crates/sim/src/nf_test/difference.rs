@@ -109,15 +109,15 @@ fn value(bytes: &[u8]) -> String {
     }
 }
 
-/// The first counter, pool, gauge, table or log in which instances differ.
+/// The first counter in which instances differ, or else their notes.
 pub(super) fn shared(one: &mut Bench, two: &mut Bench) -> Option<String> {
     let counters = one.counted().into_iter().zip(two.counted());
     let mut counters = counters.filter(|(one, two)| one != two);
     if let Some((one, two)) = counters.next() {
         return Some(format!("counter `{}` is {}, and {}", one.name, one.value, two.value));
     }
-    let notes = one.logged().into_iter().zip(two.logged()).find(|(one, two)| one != two);
-    notes.map(|(one, two)| format!("one notes `{one}`, and one `{two}`"))
+    let (one, two) = (one.logged(), two.logged());
+    (one != two).then(|| format!("one notes {one:?} for the operator, and one {two:?}"))
 }
 
 /// The first pool, gauge or table in which instances differ.

@@ -128,7 +128,7 @@ impl NetworkFunction for Wrong {
             Fault::StateOfChance => flow.when = chance(),
             Fault::PacketOfChance => mark = chance(),
             Fault::CounterOfChance => shared.counters.add(0, u64::from(chance() % 2)),
-            Fault::VerdictOfChance if chance() % 7 == 0 => {
+            Fault::VerdictOfChance if chance().is_multiple_of(7) => {
                 return Verdict::Drop(DropReason::FunctionDenied);
             }
             Fault::StateElsewhere => {
