@@ -1,13 +1,14 @@
 //! `firewall`: an access list for new flows, and connection tracking for existing ones.
 //!
 //! Theory of operation. A flow's first packet is matched against the rules; the first
-//! match decides, which is found without a look at each ([`Classifier`]). Packets of an admitted flow pass as long as they fit its
-//! connection: for TCP the flags and the sequence windows of both directions
-//! ([`tcp`](crate::tcp)), for other protocols that the flow exists. ICMP errors change
-//! nothing. An error passes if it asks for nothing impossible and quotes a packet of the
-//! flow; for TCP, a packet that may be in flight (RFC 5927, section 4.1). A TCP
-//! connection begins with a SYN. Segments from the middle of an unknown connection are
-//! dropped, and a sender with a private address gets a reset.
+//! match decides, which is found without a look at each ([`Classifier`]). Packets of an
+//! admitted flow pass as long as they fit its connection: for TCP the flags and the
+//! sequence windows of both directions ([`tcp`](crate::tcp)), for other protocols that
+//! the flow exists. ICMP errors change nothing. An error passes if it asks for nothing
+//! impossible and quotes a packet of the flow; for TCP, a packet that may be in flight
+//! (RFC 5927, section 4.1). A TCP connection begins with a SYN. Segments from the middle
+//! of an unknown connection are dropped, and a sender with a private address gets a
+//! reset.
 
 use crate::rewrite::{has_possible_mtu, quoted_sequence};
 use crate::tcp;

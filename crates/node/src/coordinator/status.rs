@@ -1,5 +1,5 @@
-//! The coordinator's account of the box: its runtimes, their failures, and whether another
-//! failure would cost flows.
+//! The coordinator's account of the box: its runtimes, their failures, and whether
+//! another failure would cost flows.
 //!
 //! In: memory and reports. Out: what `status` shows. Never: a decision.
 

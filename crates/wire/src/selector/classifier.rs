@@ -99,8 +99,8 @@ impl Classifier {
         Classifier { count, tuples }
     }
 
-    /// The number, counted from 0, of the first selector that matches. `is_match` compares
-    /// one with the packet that has this key.
+    /// The number, counted from 0, of the first selector that matches. `is_match`
+    /// compares one with the packet that has this key.
     #[inline]
     pub fn first(&self, key: &FlowKey, mut is_match: impl FnMut(usize) -> bool) -> Option<usize> {
         if self.tuples.is_empty() {
