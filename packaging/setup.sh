@@ -25,8 +25,12 @@ gate_packages+=(bind9-dnsutils dnsmasq-base git iperf3 iputils-ping openssl trac
 gate_packages+=(bird2 frr)
 gate_packages+=(etcd-server)
 gate_packages+=(redis-server)
-# For libFuzzer, which is C++.
+# For libFuzzer, which is C++; what captures for the comparison with Suricata are recorded with.
 soak_packages=(g++)
+soak_packages+=(netcat-openbsd openssh-client openssh-server python3-pyftpdlib tcpdump tnftp)
+# From bookworm-backports, with the library that it needs from there: the versions that the checked-in alerts
+# are of.
+soak_backports=("suricata=1:7.0.10-1~bpo12+1" "libhtp2=1:0.5.50-1+deb13u1~bpo12+1")
 # Packages that would start a service, and its name.
 declare -A services=(
   [bird2]=bird [etcd-server]=etcd [frr]=frr [nginx-light]=nginx [redis-server]=redis-server
@@ -139,17 +143,38 @@ install_packages() {
     sed -n 's/^Remv \([^ ]*\).*/\1/p' | paste -s -d ' ' || true)
   say "installing ${#missing[@]} Debian packages, $number with what they need, $mib MiB (about $((10 + number / 6 + mib / 6)) s)"
   [ -z "$removed" ] || say "they replace $removed"
+  install_disabled "${missing[@]}"
+}
+
+# Installs packages, with `apt` as it is, so that no service starts.
+install_disabled() {
+  local package
   if [ ! -e /usr/sbin/policy-rc.d ]; then
     trap 'rm -f /usr/sbin/policy-rc.d' EXIT
     printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
     chmod +x /usr/sbin/policy-rc.d
   fi
-  logged "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
-  for package in "${missing[@]}"; do
+  logged "${apt[@]}" install -y --no-install-recommends "$@"
+  for package in "${@%%=*}"; do
     [ -n "${services[$package]:-}" ] || continue
     deb-systemd-helper disable "${services[$package]}.service" >> "$log" 2>&1 || true
     update-rc.d "${services[$package]}" disable >> "$log" 2>&1 || true
   done
+}
+
+# Installs packages of these versions from bookworm-backports. The source is apt's for this once only.
+install_backports() {
+  local apt=(apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 -o "Dir::Etc::SourceParts=$tools_root/backports")
+  [ "$(id -u)" -eq 0 ] || give_up 77 "only root can install these Debian packages: $*"
+  export DEBIAN_FRONTEND=noninteractive
+  rm -rf "$tools_root/backports"
+  mkdir "$tools_root/backports"
+  find /etc/apt/sources.list.d -type f -exec cp -t "$tools_root/backports" {} + 2> /dev/null || true
+  echo "deb http://deb.debian.org/debian bookworm-backports main" > "$tools_root/backports/backports.list"
+  "${apt[@]}" update >> "$log" 2>&1 || true
+  say "installing ${*%%=*} from bookworm-backports (about 20 s)"
+  install_disabled "$@"
+  rm -r "$tools_root/backports"
 }
 
 # Adds to `missing_tools` those that are not there, or of another version.
@@ -228,4 +253,12 @@ linters_work || give_up 69 "\`cargo fmt\` or \`cargo clippy\` does not work: \`r
 for tool in "${missing_tools[@]}"; do
   install_tool "$tool"
 done
+if [ "$set" = soak ]; then
+  missing=()
+  for package in "${soak_backports[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Abbrev}${Version}' "${package%%=*}" 2> /dev/null)" = "ii ${package#*=}" ] ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] || install_backports "${soak_backports[@]}"
+fi
 fetch_crates

@@ -46,6 +46,7 @@ jobs_of() {
   while read -r -d ' ' target; do
     echo "fuzz-${target//,/-} FUZZ_SECONDS=$fuzz tests/fuzz.sh ${target//,/ }"
   done < <(for target in fuzz/corpus/*/; do basename "$target"; done | paste -sd, | sed -E 's/([^,]+,[^,]+),/\1 /g; s/$/ /')
+  echo "suricata crates/functions/tests/captures/soak.sh"
   for target in tests/e2e/*.rs; do
     target=$(basename "$target" .rs)
     [ "$target" = main ] || echo "e2e-$target $e2e${test[*]} --test e2e -- $target:: --skip hosts_$target::"

@@ -1,13 +1,14 @@
-//! Any text up to its first zero byte as rules of the IPS, and the bytes behind that as a
-//! stream. The rules are refused with an offset in the text, or match the same whether
-//! the stream is one segment or many.
+//! Any text up to its first zero byte as rules of the IPS, in the configuration and in a
+//! file, and the bytes behind that as a stream. The rules are refused with an offset in
+//! the text, the same in both, or match the same whether the stream is one segment or
+//! many.
 
 use etherparse::PacketBuilder;
 use holdfast_functions::catalog;
 use holdfast_nf::{Chain, Configured, Context, Direction, FlowKey, Position, SharedField};
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{MemoryPool, PacketPool};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Maximum length of a stream, bytes: that of one packet.
 const MOST: usize = 1400;
@@ -20,14 +21,23 @@ pub(crate) fn run(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
     let stream = data.get(end + 1..).unwrap_or_default();
     let text = String::from_utf8_lossy(&data[..end]);
-    let config = json!({
-        "rules": [text],
-        "variables": { "HOME_NET": "[10.0.0.0/8,!10.0.0.9]", "PORTS": "[80,$MORE]", "MORE": "8000:" },
-        "unsupported": "skip",
-        "uninspected": "pass",
-    });
-    match catalog::configured("ips", &config, &Zones::default()) {
+    let read = |key: &str, rules: Value| {
+        let config = json!({
+            key: [rules],
+            "variables": { "HOME_NET": "[10.0.0.0/8,!10.0.0.9]", "PORTS": "[80,$MORE]", "MORE": "8000:" },
+            "unsupported": "skip",
+            "uninspected": "pass",
+        });
+        catalog::configured("ips", &config, &Zones::default())
+    };
+    let of_file = read("rule_files", json!({ "path": "local.rules", "text": text }));
+    match read("rules", json!(text)) {
         Ok(function) => {
+            let offsets = |function: &dyn Configured| -> Vec<_> {
+                function.warnings().iter().map(|warning| warning.offset).collect()
+            };
+            let of_file = of_file.unwrap_or_else(|error| panic!("{error} in a file: {text:?}"));
+            assert_eq!(offsets(&*of_file), offsets(&*function), "{text:?}");
             let stream = &stream[..stream.len().min(MOST)];
             let [whole, pieces] =
                 [MOST, 1 + stream.len() % 5].map(|size| found(&*function, stream, size));
@@ -37,6 +47,8 @@ pub(crate) fn run(data: &[u8]) {
             }
         }
         Err(error) => {
+            let in_file = of_file.err().map(|error| error.offset);
+            assert_eq!(in_file, Some(error.offset), "{error} in {text:?}");
             let offset = error.offset.unwrap_or(0);
             assert!(text.is_char_boundary(offset), "{error} at {offset} of {text:?}");
         }

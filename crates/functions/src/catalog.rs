@@ -7,7 +7,15 @@ use serde_json::Value;
 use std::sync::{Arc, PoisonError, RwLock};
 
 type Build = fn(&Value, &Zones) -> Result<Arc<dyn Configured>, ConfigError>;
-type Entry = (&'static str, Build, fn() -> Schema);
+
+/// A function's name and its other parts.
+#[derive(Clone, Copy)]
+struct Entry {
+    name: &'static str,
+    build: Build,
+    schema: fn() -> Schema,
+    files: &'static [&'static str],
+}
 
 fn build_as<N: NetworkFunction>(
     config: &Value,
@@ -22,7 +30,12 @@ fn build_as<N: NetworkFunction>(
 }
 
 fn entry<N: NetworkFunction>() -> Entry {
-    (N::NAME, build_as::<N>, || schemars::schema_for!(N::Config))
+    Entry {
+        name: N::NAME,
+        build: build_as::<N>,
+        schema: || schemars::schema_for!(N::Config),
+        files: N::FILES,
+    }
 }
 
 /// Functions that do not ship with Holdfast.
@@ -54,12 +67,22 @@ fn entries() -> Vec<Entry> {
 
 /// The names of all functions.
 pub fn names() -> Vec<&'static str> {
-    entries().iter().map(|(name, _, _)| *name).collect()
+    entries().iter().map(|entry| entry.name).collect()
+}
+
+fn find(name: &str) -> Option<Entry> {
+    entries().into_iter().find(|entry| entry.name == name)
 }
 
 /// The JSON Schema of a function's configuration.
 pub fn schema(name: &str) -> Option<Schema> {
-    entries().iter().find(|(other, _, _)| *other == name).map(|(_, _, schema)| schema())
+    find(name).map(|entry| (entry.schema)())
+}
+
+/// The keys of a function's configuration that list files
+/// ([`NetworkFunction::FILES`]).
+pub fn files(name: &str) -> &'static [&'static str] {
+    find(name).map_or(&[], |entry| entry.files)
 }
 
 /// Makes a function with its own shared state. Its configuration cannot name ports of the
@@ -80,12 +103,10 @@ pub fn configured(
     config: &Value,
     zones: &Zones,
 ) -> Result<Arc<dyn Configured>, ConfigError> {
-    let build =
-        entries().into_iter().find(|(other, _, _)| *other == name).map(|(_, build, _)| build);
-    let build = build.ok_or_else(|| {
+    let entry = find(name).ok_or_else(|| {
         ConfigError::at("", format!("there is no function `{name}`: one of {}", names().join(", ")))
     })?;
-    build(config, zones)
+    (entry.build)(config, zones)
 }
 
 /// Makes a chain of functions with their configurations, in order.

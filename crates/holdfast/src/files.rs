@@ -27,8 +27,20 @@ pub(crate) fn memory(bytes: &[u8]) -> Result<OwnedFd> {
 /// # Errors
 /// The kernel's error; `InvalidInput` if it is not a regular file.
 pub(crate) fn open(path: &Path) -> Result<File> {
+    regular(OpenOptions::new().read(true), path)
+}
+
+/// Opens a regular file to write at its end, or makes one for this user alone.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn append(path: &Path) -> Result<File> {
+    regular(OpenOptions::new().append(true).create(true).mode(0o600), path)
+}
+
+fn regular(options: &mut OpenOptions, path: &Path) -> Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_file() {
         return Ok(file);

@@ -8,8 +8,10 @@ use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use schemars::JsonSchema;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -64,6 +66,37 @@ impl ConfigError {
     }
 }
 
+/// A text file that a configuration names ([`NetworkFunction::FILES`]), with its content.
+/// All processes and hosts of a box have the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextFile {
+    /// The path as written in the configuration.
+    pub path: String,
+    /// The content.
+    pub text: String,
+}
+
+/// An alert in the words of intrusion detection systems, for the operator's file of
+/// alerts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alert {
+    /// True if the packet was refused.
+    pub is_blocked: bool,
+    /// The generator's number.
+    pub gid: u32,
+    /// The rule's number.
+    pub sid: u32,
+    /// The rule's revision.
+    pub rev: u32,
+    /// The rule's text for people.
+    pub signature: String,
+    /// The rule's class.
+    pub category: String,
+    /// The file for its alerts.
+    pub file: PathBuf,
+}
+
 /// A limit of the flows that one source address may have at a time. The switch enforces
 /// it, because it sees every opening; a runtime sees its own flows only.
 #[derive(Clone)]
@@ -82,6 +115,9 @@ pub struct SourceLimit {
 pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// The name in configuration files.
     const NAME: &'static str;
+    /// Keys of the configuration that list files. The function gets a [`TextFile`] in
+    /// place of each path.
+    const FILES: &'static [&'static str] = &[];
     /// The configuration below the name.
     type Config: DeserializeOwned + JsonSchema;
     /// State of one flow, for both directions, and its holdings of shared state.
@@ -180,6 +216,12 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         BTreeSet::new()
     }
 
+    /// The alert behind a note with this number in the function's [`Log`](crate::Log), if
+    /// alerts are wanted in a file.
+    fn alert(&self, _about: u32) -> Option<Alert> {
+        None
+    }
+
     /// Warnings about a configuration that is accepted, but doubtful.
     fn warnings(&self) -> Vec<ConfigError> {
         Vec::new()
@@ -228,6 +270,8 @@ pub trait Configured: Send + Sync {
     fn added_bytes(&self) -> usize;
     /// [`NetworkFunction::vlans`].
     fn vlans(&self) -> BTreeSet<u16>;
+    /// [`NetworkFunction::alert`].
+    fn alert(&self, about: u32) -> Option<Alert>;
     /// [`NetworkFunction::warnings`].
     fn warnings(&self) -> Vec<ConfigError>;
     /// Makes the function with shared state of its own.
@@ -274,6 +318,10 @@ impl<N: NetworkFunction> Configured for Built<N> {
 
     fn vlans(&self) -> BTreeSet<u16> {
         self.0.vlans()
+    }
+
+    fn alert(&self, about: u32) -> Option<Alert> {
+        self.0.alert(about)
     }
 
     fn warnings(&self) -> Vec<ConfigError> {

@@ -23,7 +23,8 @@ pub use chain::{Chain, ChainLayout, Outcome, Position};
 pub use context::{Context, Direction, Expected, Opening, Standing};
 pub use flow::{FlowState, StateField, layout_hash};
 pub use function::{
-    Bound, Built, ConfigError, Configured, Function, NetworkFunction, Open, SourceLimit, Verdict,
+    Alert, Bound, Built, ConfigError, Configured, Function, NetworkFunction, Open, SourceLimit,
+    TextFile, Verdict,
 };
 pub use held::{Counted, Counts, FlowEvent, Holds, Leased, Lends};
 pub use rate::{Budget, CountedPackets, Rate, RateLimit};

@@ -28,8 +28,8 @@ mod stream;
 mod text;
 
 use holdfast_nf::{
-    ConfigError, Context, Counters, Direction, DropReason, FlowKey, Log, NetworkFunction, Open,
-    Opening, Packet, Verdict,
+    Alert, ConfigError, Context, Counters, Direction, DropReason, FlowKey, Log, NetworkFunction,
+    Open, Opening, Packet, TextFile, Verdict,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::fnv1a;
@@ -40,6 +40,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use state::{Inspected, Side, mode};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use stream::Inspection;
 
 /// The treatment of a rule that other engines understand and this one does not.
@@ -87,8 +88,20 @@ pub struct IpsConfig {
     /// Rules in the language that Suricata and Snort share: `drop tcp any any ->
     /// $HOME_NET 80 (msg:"a shell"; content:"/bin/sh"; sid:1;)`. Each item is a text of
     /// one rule or more, a line each; a line goes on behind a `\` at its end, and `#`
-    /// begins a comment.
+    /// at its beginning makes it a comment.
+    #[serde(default)]
     pub rules: Vec<String>,
+    /// Files with further rules, as they stand in `rules`, by paths relative to the
+    /// configuration's own directory. They are read when a box starts, or with `check`
+    /// and `apply`; their contents go along with the configuration to all processes and
+    /// hosts. The configuration and all files have at most 4 MiB together.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub rule_files: Vec<TextFile>,
+    /// A file for alerts, by its path from the root: a line of JSON for each, as in
+    /// Suricata's EVE. A file of 16 MiB becomes `FILE.1`, in place of an earlier one.
+    #[serde(default)]
+    pub eve: Option<PathBuf>,
     /// Names for addresses and ports, without the `$` of the rules: `HOME_NET:
     /// "[10.0.0.0/8,192.168.0.0/16]"`.
     #[serde(default)]
@@ -175,19 +188,36 @@ pub struct Ips {
     engine: Engine,
     uninspected: Uninspected,
     retransmissions: Retransmissions,
+    /// The file for alerts.
+    eve: Option<PathBuf>,
     /// Rules that were left out.
     skipped: Vec<ConfigError>,
+}
+
+impl IpsConfig {
+    /// The texts of rules: the key of each, its name for people, and the text.
+    fn texts(&self) -> impl Iterator<Item = (String, String, &str)> {
+        let texts = self.rules.iter().enumerate().map(|(at, text)| {
+            let key = format!("rules[{at}]");
+            (key.clone(), key, text.as_str())
+        });
+        let files =
+            self.rule_files.iter().enumerate().map(|(at, file)| {
+                (format!("rule_files[{at}]"), file.path.clone(), file.text.as_str())
+            });
+        texts.chain(files)
+    }
 }
 
 /// Reads the rules. The second list has an error for each rule that is not supported and
 /// left out.
 fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError> {
     let (mut rules, mut skipped): (Vec<Rule>, Vec<ConfigError>) = (Vec::new(), Vec::new());
-    let mut sids: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let mut sids: BTreeMap<u32, String> = BTreeMap::new();
     let mut room = MOST_EXPRESSIONS;
-    for (item, text) in config.rules.iter().enumerate() {
+    for (path, name, text) in config.texts() {
         let joined = text::joined(text);
-        let path = format!("rules[{item}]");
+        let (mut line_at, mut line_number) = (0, 1);
         for (offset, line) in text::lines(&joined) {
             let error = |offset: usize, message: String| ConfigError {
                 path: path.clone(),
@@ -203,10 +233,11 @@ fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError
                 }
                 Err(wrong) => return Err(error(wrong.offset, wrong.message)),
             };
-            if let Some((first, at)) = sids.insert(rule.sid, (item, offset)) {
-                let line = config.rules[first][..at].matches('\n').count() + 1;
-                let message =
-                    format!("sid {} is that of rules[{first}], line {line}, too", rule.sid);
+            line_number += text[line_at..offset].matches('\n').count();
+            line_at = offset;
+            let place = format!("{name}, line {line_number}");
+            if let Some(first) = sids.insert(rule.sid, place) {
+                let message = format!("sid {} is that of {first}, too", rule.sid);
                 return Err(error(rule.sid_at, message));
             }
             let size = |step: &Step| match step {
@@ -422,6 +453,7 @@ fn refuse(is_reject: bool, reason: DropReason) -> Verdict {
 
 impl NetworkFunction for Ips {
     const NAME: &'static str = "ips";
+    const FILES: &'static [&'static str] = &["rule_files"];
     type Config = IpsConfig;
     type Flow = Inspected;
     type Shared = Found;
@@ -429,16 +461,24 @@ impl NetworkFunction for Ips {
     fn new(config: IpsConfig) -> Result<Ips, ConfigError> {
         let (rules, skipped) = read(&config)?;
         if rules.is_empty() {
+            let key = if config.rules.is_empty() { "rule_files" } else { "rules" };
             return Err(ConfigError::at(
-                "rules",
+                key,
                 "there is no rule that is supported: without one the function does nothing",
             ));
         }
-        let digest = fnv1a(format!("{:?} {:?}", config.rules, config.variables).as_bytes());
+        if config.eve.as_ref().is_some_and(|file| !file.is_absolute()) {
+            return Err(ConfigError::at(
+                "eve",
+                "the file for alerts has a path from the root, like /var/lib/holdfast/eve.json",
+            ));
+        }
+        let texts: Vec<&str> = config.texts().map(|(_, _, text)| text).collect();
+        let digest = fnv1a(format!("{texts:?} {:?}", config.variables).as_bytes());
         let engine =
             Engine::new(rules, digest).map_err(|message| ConfigError::at("rules", message))?;
-        let IpsConfig { uninspected, retransmissions, .. } = config;
-        Ok(Ips { engine, uninspected, retransmissions, skipped })
+        let IpsConfig { uninspected, retransmissions, eve, .. } = config;
+        Ok(Ips { engine, uninspected, retransmissions, eve, skipped })
     }
 
     fn shared(&self) -> Found {
@@ -530,6 +570,20 @@ impl NetworkFunction for Ips {
             _ if name.is_empty() => String::new(),
             _ => format!("its rule {name} has matched"),
         }
+    }
+
+    fn alert(&self, about: u32) -> Option<Alert> {
+        let file = self.eve.clone()?;
+        let rule = self.engine.rules.get(about as usize)?;
+        Some(Alert {
+            is_blocked: matches!(rule.action, Action::Drop | Action::Reject),
+            gid: rule.gid,
+            sid: rule.sid,
+            rev: rule.rev,
+            signature: rule.message.clone(),
+            category: rule.class.clone(),
+            file,
+        })
     }
 
     fn warnings(&self) -> Vec<ConfigError> {

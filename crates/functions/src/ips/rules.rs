@@ -69,6 +69,7 @@ pub(super) struct Rule {
     pub(super) sid: u32,
     /// Offset of the sid in the whole text, bytes.
     pub(super) sid_at: usize,
+    pub(super) gid: u32,
     pub(super) rev: u32,
     pub(super) message: String,
     pub(super) class: String,
@@ -91,8 +92,9 @@ impl Rule {
 const MOST_BYTES: usize = 255;
 /// Maximum number of contents and expressions of a rule.
 const MOST_STEPS: usize = 32;
-/// Largest number in an offset, a depth, a distance or a within.
+/// Largest number in an offset or a depth, and in a distance or a within, as in Suricata.
 const MOST_FAR: i32 = 65_535;
+const MOST_BEHIND: i32 = 1 << 20;
 
 /// A content or an expression, while the options are read.
 struct Part<'t> {
@@ -136,6 +138,7 @@ pub(super) fn read(offset: usize, text: &str, variables: &Variables) -> Result<R
         chains: Vec::new(),
         sid: 0,
         sid_at: offset,
+        gid: 1,
         rev: 0,
         message: String::new(),
         class: String::new(),
@@ -227,9 +230,7 @@ fn apply<'t>(rule: &mut Rule, parts: &mut Vec<Part<'t>>, option: Written<'t>) ->
             rule.sid_at = value(option)?.at;
         }
         "rev" => rule.rev = number(option, 0, u32::MAX.into())? as u32,
-        "gid" => {
-            number(option, 0, u32::MAX.into())?;
-        }
+        "gid" => rule.gid = number(option, 0, u32::MAX.into())? as u32,
         "reference" | "metadata" | "priority" => {
             value(option)?;
         }
@@ -256,13 +257,13 @@ fn apply<'t>(rule: &mut Rule, parts: &mut Vec<Part<'t>>, option: Written<'t>) ->
             (places[OFFSET], places[DEPTH]) = (Some((0, name.at)), Some((len, name.at)));
         }
         "offset" | "depth" | "distance" | "within" => {
-            let (at, least) = match name.text {
-                "offset" => (OFFSET, 0),
-                "depth" => (DEPTH, 1),
-                "distance" => (DISTANCE, -MOST_FAR),
-                _ => (WITHIN, 1),
+            let (at, least, most) = match name.text {
+                "offset" => (OFFSET, 0, MOST_FAR),
+                "depth" => (DEPTH, 1, MOST_FAR),
+                "distance" => (DISTANCE, -MOST_BEHIND, MOST_BEHIND),
+                _ => (WITHIN, 1, MOST_BEHIND),
             };
-            let place = (number(option, least.into(), MOST_FAR.into())? as i32, name.at);
+            let place = (number(option, least.into(), most.into())? as i32, name.at);
             let (_, places, _) = of_content(parts, name)?;
             if places[at].replace(place).is_some() {
                 return Err(wrong(name.at, format!("`{}` is said twice", name.text)));

@@ -23,10 +23,26 @@ pub(super) fn unsupported(offset: usize, message: impl Into<String>) -> Wrong {
     Wrong { offset, message: message.into(), is_unsupported: true }
 }
 
-/// The text with continued lines joined: `\` and the line's end become spaces, which
-/// keeps every offset.
+/// True for a line that is a comment, as in Suricata. A comment does not go on in the
+/// next line.
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with('#')
+}
+
+/// The text with continued lines joined: `\` with the spaces behind it and the line's end
+/// become spaces, which keeps every offset.
 pub(super) fn joined(text: &str) -> String {
-    text.replace("\\\r\n", "   ").replace("\\\n", "  ")
+    let mut joined = String::with_capacity(text.len());
+    let mut is_continued = false;
+    for line in text.split_inclusive('\n') {
+        let rule = line.trim_end().strip_suffix('\\');
+        let rule = rule.filter(|_| is_continued || !is_comment(line));
+        let kept = rule.unwrap_or(line);
+        joined.push_str(kept);
+        joined.extend(std::iter::repeat_n(' ', line.len() - kept.len()));
+        is_continued = rule.is_some();
+    }
+    joined
 }
 
 /// The rules of a joined text, each with its offset, without comments and empty lines.
@@ -37,7 +53,7 @@ pub(super) fn lines(joined: &str) -> impl Iterator<Item = (usize, &str)> {
         at += line.len();
         let rule = line.trim();
         let offset = begin + (line.len() - line.trim_start().len());
-        (!rule.is_empty() && !rule.starts_with('#')).then_some((offset, rule))
+        (!rule.is_empty() && !is_comment(rule)).then_some((offset, rule))
     })
 }
 

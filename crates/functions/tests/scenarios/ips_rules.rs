@@ -2,8 +2,9 @@
 //! each refusal.
 
 use crate::bench::Bench;
-use crate::ips::{CLIENT, SERVER, hex, ips, rule};
+use crate::ips::{CLIENT, SERVER, connected, hex, ips, rule, says};
 use holdfast_functions::catalog;
+use holdfast_wire::DropReason::PolicyDenied;
 use holdfast_wire::zone::Zones;
 use serde_json::{Value, json};
 
@@ -206,6 +207,52 @@ fn a_text_of_rules() {
     }
 }
 
+/// A rule goes on behind a `\\` with spaces behind it; a comment goes on nowhere, and a
+/// line inside of a rule is none.
+#[test]
+fn lines_go_on_as_in_suricata() {
+    let text = "# a comment \\\nalert ip any any -> any any \\ \t\n  (content:\"x\"; \\\n#y\";)\n";
+    let error =
+        catalog::build("ips", &json!({ "rules": [text] })).err().expect("`#y` is no option");
+    assert_eq!(
+        (error.offset, error.message.contains("`#y\"`")),
+        (text.find("#y"), true),
+        "{error}"
+    );
+    let text = "# a comment \\\nalert ip any any -> any any \\ \t\n  (content:\"x\"; \\\n\\\n sid:1;)\\\n\n  # \\\nalert ip any any -> any any (content:\"y\"; sid:2;) \\";
+    let mut bench = ips(&[text], json!({}));
+    bench.unchanged(&datagram(b"xy"));
+    assert_eq!((bench.counter("1"), bench.counter("2")), (1, 1));
+}
+
+/// Rules of files count as those of the configuration, behind them; a sid is unique in
+/// all, and a flow's state belongs to the rules, wherever they stand.
+#[test]
+fn rules_of_files() {
+    let file = |text: &str| json!({ "path": "a.rules", "text": text });
+    let (x, y) = (rule("drop", "content:\"x\"; sid:1;"), rule("alert", "content:\"y\"; sid:2;"));
+    let mut bench =
+        Bench::new(&[("ips", json!({ "rules": [y], "rule_files": [file(&x), file("# none")] }))]);
+    bench.unchanged(&datagram(b"y"));
+    bench.drops(&datagram(b"x"), PolicyDenied);
+    assert_eq!((bench.counter("1"), bench.counter("2")), (1, 1));
+    let twice =
+        json!({ "rule_files": [file(&x), { "path": "b.rules", "text": format!("\n{x}") }] });
+    let error = catalog::build("ips", &twice).err().expect("two rules of one sid are refused");
+    assert_eq!(error.message, "sid 1 is that of a.rules, line 1, too");
+    assert_eq!(
+        (error.path.as_str(), error.offset),
+        ("rule_files[1]", x.find("1;").map(|at| at + 1))
+    );
+    // Rules that move to a file are the same rules.
+    let mut first = connected(&[&x], json!({}));
+    says(&mut first, 0, b"harmless");
+    let mut second = Bench::new(&[("ips", json!({ "rule_files": [file(&x)] }))]);
+    second.takes_over(&mut first, false);
+    says(&mut second, 8, b"harmless");
+    assert_eq!(second.counter("rules_changed"), 0);
+}
+
 /// Rules that are refused: options or the whole rule, the words at the caret, and a part
 /// of the message.
 const REFUSED: &[(&str, &str, &str)] = &[
@@ -244,6 +291,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("(nocase;", "nocase", "belongs behind a `content`"),
     ("(content:\"a\"; depth:x;", "x;", "`depth` is a number here"),
     ("(content:\"a\"; depth:0;", "0;", "between 1 and 65535"),
+    ("(content:\"a\"; content:\"b\"; distance:1048577;", "1048577", "between -1048576 and"),
     ("(content:\"a\"; depth:2; depth:3;", "depth:3", "said twice"),
     ("(content:\"abc\"; depth:2;", "depth", "no room for the content's 3"),
     ("(content:\"a\"; content:\"b\"; distance:1; offset:2;", "distance", "absolute"),
@@ -308,7 +356,12 @@ fn what_is_refused_is_named_with_its_place() {
     for (config, message) in [
         (json!({ "rules": [] }), "there is no rule"),
         (json!({ "rules": ["# nothing"] }), "there is no rule"),
-        (json!({}), "missing field `rules`"),
+        (json!({}), "there is no rule"),
+        (json!({ "rule_files": ["local.rules"] }), "expected struct TextFile"),
+        (
+            json!({ "rules": [rule("alert", "content:\"a\"; sid:5;")], "eve": "eve.json" }),
+            "a path from the root",
+        ),
         (json!({ "rules": [rule("alert", "content:\"a\"; sid:5;")], "uninspected": "x" }), "`x`"),
     ] {
         let error = catalog::build("ips", &config).err().expect("refused");

@@ -5,6 +5,7 @@
 //! ([`reading`]); [`bench`] runs the chain.
 
 mod bench;
+mod captures;
 mod chain;
 mod firewall;
 mod firewall_tcp;

@@ -16,8 +16,9 @@ pub(super) fn apply(
 ) -> Result<(), Failure> {
     let (name, text) = (name_of(file), text_of(file)?);
     // The file is checked first, whether a box runs or not. The box checks it again.
-    config::read(&name, &text)
-        .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
+    let wrong = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    let text = config::attach(&name, &text).map_err(wrong)?;
+    config::read(&name, &text).map_err(wrong)?;
     match Client::to(target)?.apply(name, text, dry_run)? {
         apply_reply::Result::Applied(applied) if json => print(&format!("{}\n", object(&applied))),
         apply_reply::Result::Applied(applied) => print(&told(&applied)),

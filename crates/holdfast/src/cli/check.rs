@@ -43,8 +43,9 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
         let file = read.as_ref().map(|(name, result)| match result {
             Ok(plan) => right(name, plan, &warnings),
             Err(mistake) => {
-                json!({ "path": name, "ok": false, "line": mistake.line, "column": mistake.column,
-                "width": mistake.width, "message": mistake.message })
+                let mut said = place(name, mistake);
+                (said["path"], said["ok"]) = (json!(name), json!(false));
+                said
             }
         });
         print(&format!(
@@ -98,7 +99,8 @@ fn failed(checks: &[Check]) -> String {
 
 /// The configuration, with its files of keys and certificates if it is this machine's.
 fn plan_of(file: &Path, text: &str, with_host: bool) -> Result<Plan, config::Mistake> {
-    let plan = config::read(&name_of(file), text)?;
+    let name = name_of(file);
+    let plan = config::read(&name, &config::attach(&name, text)?)?;
     if with_host {
         plan.read_keys()?;
         plan.read_bfd_keys()?;
@@ -137,11 +139,20 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
     }
 }
 
+/// A mistake or warning, with its file if that is one that the configuration names.
+fn place(name: &str, mistake: &config::Mistake) -> Value {
+    let mut said = json!({ "line": mistake.line, "column": mistake.column,
+        "width": mistake.width, "message": mistake.message });
+    if mistake.file != name {
+        said["file"] = json!(mistake.file);
+    }
+    said
+}
+
 fn right(name: &str, plan: &Plan, warnings: &[config::Mistake]) -> Value {
-    let warning = |warning: &config::Mistake| json!({ "line": warning.line, "column": warning.column, "width": warning.width, "message": warning.message });
     json!({ "path": name, "ok": true, "cluster": plan.cluster, "ports": plan.ports.len(),
         "chains": plan.chains.len(), "rules": plan.rules.len(), "runtimes": plan.runtimes(),
-        "authenticated": plan.key.is_some(), "memory": Memory::of(plan), "warnings": warnings.iter().map(warning).collect::<Vec<_>>() })
+        "authenticated": plan.key.is_some(), "memory": Memory::of(plan), "warnings": warnings.iter().map(|warning| place(name, warning)).collect::<Vec<_>>() })
 }
 
 fn counted(plan: &Plan) -> String {

@@ -262,7 +262,9 @@ fn of_function(name: &str, error: &ConfigError, here: Spot<'_>, below: Spot<'_>)
     let message = format!("{name}: {}", with_suggestion(&error.message));
     if !error.path.is_empty() {
         let spot = below.path(&error.path);
+        let is_file = catalog::files(name).iter().any(|key| error.path.starts_with(key));
         return match error.offset {
+            Some(offset) if is_file => spot.mistake_in_file(offset, message),
             Some(offset) => spot.mistake_at(offset, message),
             None => spot.mistake(message),
         };

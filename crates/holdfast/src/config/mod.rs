@@ -2,7 +2,7 @@
 //!
 //! YAML or JSON. In: text. Out: a [`Plan`], or the first [`Mistake`] with line, column,
 //! the line itself, and the remedy. Never: a look at the machine (`host_check` does that;
-//! only `files` opens the named files), a panic, or a guessed value.
+//! only `files` and `attached` open the named files), a panic, or a guessed value.
 //!
 //! Two steps: [`raw`] is the text for serde; [`plan`] is the meaning, resolved by one
 //! module per section. Each module takes the raw file and the results of earlier modules,
@@ -18,6 +18,7 @@
 //! come from a second pass over the events of its parser (`source.rs`), for typed values
 //! and functions alike.
 
+mod attached;
 mod bfd;
 mod chains;
 mod changes;
@@ -46,6 +47,7 @@ mod switches;
 mod warnings;
 mod zones;
 
+pub use attached::attach;
 pub use bfd::BfdPeer;
 pub use chains::ChainPlan;
 pub use changes::{Difference, Kind, Row, RuleChange, differences, rule_changes};
@@ -70,22 +72,31 @@ use holdfast_control::MAX_FILE;
 use serde_json::{Value, json};
 use source::Source;
 
-/// Reads a configuration. `file` is its name, for messages and for the paths in it.
+/// Reads a configuration to which the files that functions name are [attached](attach).
+/// `file` is its name, for messages and for the paths in it.
 ///
 /// # Errors
 /// The first mistake.
 pub fn read(file: &str, text: &str) -> Result<Plan, Mistake> {
+    let (source, mut raw) = parse(file, text)?;
+    attached::resolve(&mut raw, &source)?;
+    Plan::resolve(source, raw)
+}
+
+/// The text for serde, and the places of its values.
+fn parse(file: &str, text: &str) -> Result<(Source, raw::Config), Mistake> {
     if text.len() > MAX_FILE {
         return Err(Mistake::of_file(
             file,
             format!("longer than {} MiB: this is no configuration", MAX_FILE >> 20),
         ));
     }
+    let (text, attached) = attached::split(text);
     // Some editors begin a file with a byte order mark.
-    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
+    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text), attached);
     let raw =
         serde_saphyr::from_str(source.text()).map_err(|error| parser::mistake(&error, &source))?;
-    Plan::resolve(source, raw)
+    Ok((source, raw))
 }
 
 /// Reads any bytes without a panic: the entry for fuzzing.

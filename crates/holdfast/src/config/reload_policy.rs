@@ -4,6 +4,7 @@
 //! included. Structs are compared by their rows, so a key without one does not compile.
 //! Changes "by a restart" are described for flows that begin after it.
 
+use super::attached;
 use super::changes::{At, Compare, Difference, Kind, Row};
 use super::raw::{
     BfdConfig, BfdKeyConfig, ChainConfig, ClusterSettings, Config, ControlConfig, DetectionConfig,
@@ -11,6 +12,7 @@ use super::raw::{
     ProtectionOptions, RouteConfig, RuleConfig, RuntimesRange, ScalingConfig, StateServerSettings,
     SwitchSettings, TlsFiles, UdpFabric,
 };
+use holdfast_functions::catalog;
 use holdfast_functions::{
     ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, HttpConfig, IpsConfig, LimitConfig,
     LoadBalancerConfig, MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig,
@@ -307,6 +309,8 @@ function_keys! {
     }
     "ips" IpsConfig {
         rules: PASSING,
+        rule_files: PASSING,
+        eve: ALIKE,
         variables: PASSING,
         unsupported: PASSING,
         uninspected: PASSING,
@@ -373,6 +377,9 @@ impl Compare for Vec<FunctionConfig> {
             for key in all.iter().filter(|key| running.get(key) != new.get(key)) {
                 let text =
                     |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let is_files = catalog::files(name).contains(&key.as_str());
+                let text =
+                    |value: &Value| if is_files { attached::words(value) } else { text(value) };
                 let words = |value: &Value| value.get(key).map_or_else(String::new, text);
                 words(running).compare(
                     &words(new),

@@ -8,7 +8,7 @@
 
 use super::mistake::Mistake;
 use granit_parser::{Event, Parser, ScalarStyle, Span};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,10 +42,15 @@ struct Node {
     kind: Kind,
 }
 
+/// Contents of files that came with the text, by their paths as written.
+pub(super) type Attached = BTreeMap<String, String>;
+
 /// A file's name and text, and the places of its values.
 pub(super) struct Source {
     file: String,
     text: String,
+    /// Contents of files that came with the text.
+    attached: Attached,
     /// The first node is the root, if there is any.
     nodes: Vec<Node>,
 }
@@ -53,7 +58,7 @@ pub(super) struct Source {
 impl Source {
     /// Reads `text` for its places. A syntax error ends the tree early: mistakes are then
     /// shown at the nearest known place.
-    pub(super) fn new(file: &str, text: &str) -> Source {
+    pub(super) fn new(file: &str, text: &str, attached: Attached) -> Source {
         let mut nodes: Vec<Node> = Vec::new();
         let mut anchors: HashMap<usize, usize> = HashMap::new();
         // Open collections, and for maps the key that waits for its value.
@@ -104,7 +109,7 @@ impl Source {
                 open.push((number, None));
             }
         }
-        Source { file: file.to_owned(), text: text.to_owned(), nodes }
+        Source { file: file.to_owned(), text: text.to_owned(), attached, nodes }
     }
 
     /// The file's name.
@@ -115,6 +120,11 @@ impl Source {
     /// The whole text.
     pub(super) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Contents of files that came with the text.
+    pub(super) fn attached(&self) -> &Attached {
+        &self.attached
     }
 
     /// The root.
@@ -344,6 +354,29 @@ impl<'s> Spot<'s> {
         })
     }
 
+    /// A mistake in the attached file that is named here, from the content's byte
+    /// `offset` to the end of that word.
+    pub(super) fn mistake_in_file(self, offset: usize, message: impl Into<String>) -> Mistake {
+        let path = match self.source.nodes.get(self.node).map(|node| &node.kind) {
+            Some(Kind::Scalar { text, .. }) => text.as_str(),
+            _ => "",
+        };
+        let before_and_rest =
+            self.source.attached.get(path).and_then(|content| content.split_at_checked(offset));
+        let Some((before, rest)) = before_and_rest else { return self.mistake(message) };
+        let begin = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = rest.find('\n').map_or(rest, |end| &rest[..end]);
+        let word = rest.chars().take_while(|character| !character.is_whitespace());
+        Mistake {
+            file: self.beside(path).display().to_string(),
+            line: before.matches('\n').count() + 1,
+            column: before[begin..].chars().count() + 1,
+            width: word.count().max(1),
+            text: format!("{}{line}", &before[begin..]).trim_end_matches('\r').to_owned(),
+            message: message.into(),
+        }
+    }
+
     /// A mistake in the text here, from its byte `offset` to the end of that word.
     pub(super) fn mistake_at(self, offset: usize, message: impl Into<String>) -> Mistake {
         let mut mistake = self.mistake(message);
@@ -385,7 +418,7 @@ mod tests {
 
     #[test]
     fn keys_indexes_aliases_and_merges_lead_to_where_it_is_written() {
-        let source = Source::new("f", TEXT);
+        let source = Source::new("f", TEXT, Attached::new());
         let root = source.root();
         assert_eq!(place(root.key("a").index(0).key("b").key("c")), (2, 12, 7));
         assert_eq!(place(root.path("a[0].b.c")), (2, 12, 7));
@@ -404,10 +437,10 @@ mod tests {
 
     #[test]
     fn an_offset_points_into_quoted_text() {
-        let source = Source::new("f", TEXT);
+        let source = Source::new("f", TEXT, Attached::new());
         let mistake = source.root().path("a[0].b.c").mistake_at(2, "");
         assert_eq!((mistake.line, mistake.column, mistake.width), (2, 15, 1));
-        let source = Source::new("f", "a: \"x\\ty z\"\n");
+        let source = Source::new("f", "a: \"x\\ty z\"\n", Attached::new());
         let mistake = source.root().key("a").mistake_at(3, "");
         assert_eq!(mistake.column, 4, "escapes move what follows, so the whole is meant");
     }
@@ -415,7 +448,7 @@ mod tests {
     #[test]
     fn an_offset_points_into_a_text_of_several_lines() {
         let text = "a:\n  - |\n    first line\n\n      é second line\n    third\nb: 1\n";
-        let source = Source::new("f", text);
+        let source = Source::new("f", text, Attached::new());
         let at = |word: &str| {
             let written = "first line\n\n  é second line\nthird\n";
             let offset = written.find(word).expect("a word of the text");
@@ -435,7 +468,7 @@ mod tests {
         for text in
             ["", "[", "a: [b", "&a [*a]", "\u{feff}a: 1", "? [a]\n: b", "{{{", "--- a\n--- b"]
         {
-            let source = Source::new("f", text);
+            let source = Source::new("f", text, Attached::new());
             let _ = source.root().path("a[0].b").mistake_at(usize::MAX, "").to_string();
             let _ = source.root().find("zzz").is_some();
         }

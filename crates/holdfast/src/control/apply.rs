@@ -10,16 +10,20 @@ use holdfast_node::rules::{Rule, RuleSet, version_after};
 use tonic::Status as Refusal;
 
 /// The box's answer to a refused configuration. A difference, unlike a mistake, has a row
-/// of the table.
+/// of the table. A place in a file that the configuration names is in the message.
 fn refused<'m>(
+    file: &str,
     error: String,
     mistakes: impl Iterator<Item = (&'m Mistake, Option<&'m Difference>)>,
 ) -> apply_reply::Result {
     let place = |(mistake, difference): (&Mistake, Option<&Difference>)| api::Mistake {
-        line: mistake.line as u32,
-        column: mistake.column as u32,
+        line: if mistake.file == file { mistake.line as u32 } else { 0 },
+        column: if mistake.file == file { mistake.column as u32 } else { 0 },
         width: mistake.width as u32,
-        message: mistake.message.clone(),
+        message: match mistake.file == file {
+            true => mistake.message.clone(),
+            false => mistake.to_string(),
+        },
         path: difference.map_or(String::new(), |difference| difference.path.clone()),
         kind: difference.map_or("", |difference| difference.row.kind.word()).to_owned(),
         flows: difference.map_or("", |difference| difference.row.flows).to_owned(),
@@ -42,7 +46,9 @@ pub(super) fn apply(
     };
     let new = match config::read(file, &text) {
         Ok(new) => new,
-        Err(mistake) => return Ok(refused(mistake.to_string(), [(&mistake, None)].into_iter())),
+        Err(mistake) => {
+            return Ok(refused(file, mistake.to_string(), [(&mistake, None)].into_iter()));
+        }
     };
     let running = service.ask(Request::Configuration)?;
     let differences = config::differences(&running.plan, &new);
@@ -53,6 +59,7 @@ pub(super) fn apply(
             text += &format!("\n{}", difference.mistake);
         }
         return Ok(refused(
+            file,
             text,
             differences.iter().map(|difference| (&difference.mistake, Some(difference))),
         ));

@@ -228,7 +228,8 @@ impl ManagerProcess {
         }
     }
 
-    /// Reports the packets that functions have noted. Functions limit their number.
+    /// Reports the packets that functions have noted, and writes alerts to their files.
+    /// Functions limit their number.
     pub(super) fn say_logged(&mut self) {
         for Logged { chain, function, about, ingress, key, missed, .. } in
             self.host.hub.manager.take_logged()
@@ -239,17 +240,22 @@ impl ManagerProcess {
                 (known.id.chain, known.id.function) == (chain, function) && known.names.is_some()
             };
             let rule = self.plan.statistics.iter().find(is_its);
-            let (function, rule) =
+            let (its_name, rule) =
                 rule.map_or(("", String::new()), |rule| (rule.function, rule.name(about as usize)));
             let switch = self.plan.switches.iter().find(|switch| switch.chains.contains(&chain));
             let port = switch.and_then(|switch| switch.ports.get(usize::from(ingress)));
             let port = port.map_or("", |port| self.plan.port_name(*port));
+            let functions = self.plan.chains.get(usize::from(chain)).map(|chain| &chain.functions);
+            let function = functions.and_then(|functions| functions.get(usize::from(function)));
+            if let Some(alert) = function.and_then(|function| function.alert(about)) {
+                self.alerts.write(&alert, &key, port);
+            }
             let more = if missed > 0 {
                 format!("; {missed} before it were not said")
             } else {
                 String::new()
             };
-            say(&format!("chain {name}: {function}: {key} at port {port}: {rule}{more}"));
+            say(&format!("chain {name}: {its_name}: {key} at port {port}: {rule}{more}"));
         }
     }
 

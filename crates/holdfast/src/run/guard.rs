@@ -161,6 +161,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
     })?;
     let name = file.display().to_string();
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    let text = config::attach(&name, &text).map_err(mistake)?;
     let plan = config::read(&name, &text).map_err(mistake)?;
     let host = plan
         .host(host.as_deref())

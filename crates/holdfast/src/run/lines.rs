@@ -26,14 +26,15 @@ enum Line {
     Mark(Sender<()>),
 }
 
-struct Lines {
+/// A queue of lines, and the thread that writes them.
+pub(super) struct Lines {
     sender: SyncSender<Line>,
     lost: AtomicU64,
 }
 
 impl Lines {
     /// Starts the thread that writes lines to `out`.
-    fn to(mut out: impl Write + Send + 'static) -> io::Result<Lines> {
+    pub(super) fn to(mut out: impl Write + Send + 'static) -> io::Result<Lines> {
         let (sender, lines) = sync_channel(WAITING);
         let write = move || {
             for line in lines {
@@ -60,7 +61,22 @@ impl Lines {
         }
     }
 
-    fn finish(&self, within: Duration) {
+    /// Queues a line. Returns the number of lines before it that were lost, if they have
+    /// not been reported yet.
+    pub(super) fn write(&self, line: String) -> u64 {
+        if self.sender.try_send(Line::Text(line)).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return 0;
+        }
+        self.lost.swap(0, Ordering::Relaxed)
+    }
+
+    /// Waits until what is queued has been written, if that is soon.
+    pub(super) fn finish(&self) {
+        self.finish_within(TIMEOUT);
+    }
+
+    fn finish_within(&self, within: Duration) {
         let (done, is_done) = channel();
         if self.sender.try_send(Line::Mark(done)).is_ok() {
             let _ = is_done.recv_timeout(within);
@@ -77,7 +93,7 @@ pub(super) fn begin() -> io::Result<()> {
 /// Writes the queued lines at the end of the process, if they are read in time.
 pub(super) fn finish() {
     if let Some(lines) = OWN.get() {
-        lines.finish(TIMEOUT);
+        lines.finish();
     }
 }
 
@@ -124,7 +140,7 @@ mod tests {
         lines.say("0");
         assert_eq!(read.recv().unwrap(), "holdfast: 0\n");
         (1..=10 * WAITING).for_each(|number| lines.say(&number.to_string()));
-        lines.finish(Duration::ZERO);
+        lines.finish_within(Duration::ZERO);
         for number in 1..=WAITING {
             let_go.send(()).unwrap();
             assert_eq!(read.recv().unwrap(), format!("holdfast: {number}\n"));
@@ -137,6 +153,6 @@ mod tests {
             format!("holdfast: {lost} lines are missing here: nobody read them\nholdfast: there\n")
         );
         let_go.send(()).unwrap();
-        lines.finish(TIMEOUT);
+        lines.finish();
     }
 }

@@ -7,6 +7,7 @@
 //! A single thread runs the state machines; others listen at the control socket and serve
 //! the control API. Never: a decision of a protocol.
 
+mod alerts;
 mod answers;
 mod changes;
 mod control_transport;
@@ -41,6 +42,7 @@ pub use state_server::main as state_server_main;
 
 use crate::config::Plan;
 use crate::control::{Request, Server};
+use alerts::AlertFiles;
 use answers::Waiting;
 use coordinator_guard::CoordinatorGuard;
 use devices::DeviceLook;
@@ -108,6 +110,7 @@ struct ManagerProcess {
     applied: Option<OwnedFd>,
     /// The file for quarantined packets, each of which ended two runtimes.
     quarantine: PathBuf,
+    alerts: AlertFiles,
     /// The plan of the box, as this host has it, with the rules that it began with.
     plan: Arc<Plan>,
     keys: Option<KeyRing>,

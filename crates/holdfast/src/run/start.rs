@@ -4,6 +4,7 @@
 //! In: the guard's assignment and descriptors. Out: a [`ManagerProcess`] that serves
 //! until it is told to stop.
 
+use super::alerts::AlertFiles;
 use super::answers::Waiting;
 use super::coordinator_guard::CoordinatorGuard;
 use super::devices::DeviceLook;
@@ -246,6 +247,7 @@ impl ManagerProcess {
             text: text.into(),
             applied: None,
             quarantine: quarantine.into(),
+            alerts: AlertFiles::begin(&plan).map_err(unavailable)?,
             keys,
             incarnation,
             parent: assignment.parent,

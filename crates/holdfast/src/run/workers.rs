@@ -564,6 +564,7 @@ impl ManagerProcess {
 
     /// Ends every process, and waits for their ends.
     pub(super) fn finish(mut self) {
+        self.alerts.finish();
         self.host.hub.abandon(&mut self.arena);
         if self.guard.election.is_some()
             && let Some(process) = self

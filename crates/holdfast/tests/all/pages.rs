@@ -148,7 +148,10 @@ fn completed(fragment: &str, frame: &str) -> Result<String, String> {
 
 /// The mistake that `holdfast check --no-host` finds in a configuration.
 fn mistake(name: &str, text: &str) -> Option<String> {
-    config::read(name, text).err().map(|mistake| mistake.to_string())
+    // Files that it names are beside the page.
+    let file = root().join(name).display().to_string();
+    let read = config::attach(&file, text).and_then(|text| config::read(&file, &text));
+    read.err().map(|mistake| mistake.to_string())
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Configurations that are accepted, and the messages about mistakes.
 
+mod attached;
 mod mistakes;
 mod protections;
 mod state_server;
