@@ -79,7 +79,7 @@ const TABLE: &[Row] = &[
     (Fault::SafeBehindLostLog, &[File("a-checkpoint-under-way-when-its-log-is-lost")], "output commit"),
     (Fault::OpensTwice, &[Worlds(drawn, 0, 80)], "only hosts are heard"),
     (Fault::RepliesChangeEpochs, &[File("a-reply-key-that-was-not-learned")], "did not finish"),
-    (Fault::KeepsPartsOfTheDead, &[Worlds(drawn, SERVED, 40)], "statistics"),
+    (Fault::KeepsPartsOfTheDead, &[Worlds(drawn, SERVED, 40), File("numbers-of-the-dead-while-a-runtime-leaves-for-good")], "statistics"),
     (Fault::ReleasesAfterStandstill, &[File("a-host-that-stood-still")], "one owner"),
     (Fault::Reclassifies, &[Worlds(drawn, 0, 20)], "one chain"),
     (Fault::AsksForAllAgain, &[File("a-replay-that-no-ring-has-room-for")], "did not finish"),

@@ -98,7 +98,8 @@ pub fn encapsulate(packet: &mut Packet, outer: Outer) -> bool {
     header[14..16].copy_from_slice(&(oam | 63 << 6 | 6).to_be_bytes());
     header[16] = 1; // MD type 1
     header[17] = 3; // next protocol: Ethernet
-    let low = u16::from(meta.priority & PRIORITY) << CHAIN_BITS | meta.chain % MAX_CHAINS;
+    let priority = u16::from(meta.priority & PRIORITY) << CHAIN_BITS;
+    let low = priority | (meta.chain % MAX_CHAINS);
     let path = u32::from(meta.flags & !Flags::OAM) << 16 | u32::from(low);
     header[18..22].copy_from_slice(&(path << 8 | u32::from(outer.index)).to_be_bytes());
     header[22..30].copy_from_slice(&meta.stamp.to_be_bytes());

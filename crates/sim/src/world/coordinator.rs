@@ -5,7 +5,7 @@ use super::hosts::WITNESS;
 use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, World};
 use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger, describe};
-use holdfast_node::message::{Cause, Drain, Failover, Order, Protected};
+use holdfast_node::message::{Cause, Drain, Failover, Member, MemberState, Order, Protected};
 use holdfast_node::rules::{Rule, RuleSet, version_after};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -106,11 +106,20 @@ impl Lives {
         })
     }
 
-    /// True if no drain is under way. `None` without a coordinator.
-    pub(super) fn is_undrained(&self) -> Option<bool> {
-        self.now
-            .as_ref()
-            .map(|coordinator| coordinator.drains().iter().all(|drain| drain.ended_at.is_some()))
+    /// True if every drained runtime has ended: until then it cannot come back. `None`
+    /// without a coordinator.
+    pub(super) fn has_nobody_leaving(&self) -> Option<bool> {
+        self.now.is_some().then(|| self.drained().all(|member| member.state == MemberState::Failed))
+    }
+
+    /// How many drained runtimes have ended, and have not been brought back.
+    pub(super) fn out_of_service(&self) -> usize {
+        self.drained().filter(|member| member.state == MemberState::Failed).count()
+    }
+
+    fn drained(&self) -> impl Iterator<Item = Member> + '_ {
+        let runtimes = self.now.iter().flat_map(Coordinator::status);
+        runtimes.filter(|runtime| runtime.is_drained).map(|runtime| runtime.member)
     }
 
     /// Peers that the coordinator has given up because they were silent.

@@ -63,7 +63,7 @@ pub(super) struct Servers {
     pub(super) faults_left: u64,
     drops: DropCounters,
     /// Numbers that the server takes for some flow's and that no runtime has, and since
-    /// when.
+    /// when. Empty unless everything is quiet.
     unclaimed: BTreeMap<Index, u64>,
     /// A difference between the server's gauges and those of the living runtimes
     /// together, and since when.
@@ -325,8 +325,11 @@ impl World {
     pub(super) fn check_server(&mut self, held: &[(u16, u32)]) {
         self.check_gauges();
         let now = self.now;
-        let is_quiet = self.quiet_since.is_some() && self.all_run();
+        let is_quiet = self.quiet_since.is_some() && self.all_serve();
         let Some(Servers { all, pools, unclaimed, .. }) = &mut self.servers else { return };
+        if !is_quiet {
+            unclaimed.clear();
+        }
         let Some(ServerProcess { now: Some(server), .. }) = all.first() else { return };
         let server = server.server();
         let mut wrong = Vec::new();
@@ -379,7 +382,7 @@ impl World {
 
     /// Compares the server's gauges with what the living runtimes have of them together.
     fn check_gauges(&mut self) {
-        let is_quiet = self.quiet_since.is_some() && self.all_run();
+        let is_quiet = self.quiet_since.is_some() && self.all_serve();
         let Some(Servers { all, unequal, .. }) = &mut self.servers else { return };
         let Some(ServerProcess { now: Some(server), .. }) = all.first() else { return };
         let (server, mut sums) = (server.server(), Vec::<Vec<i64>>::new());

@@ -117,9 +117,20 @@ impl World {
         self.coordinator.is_ready() && (!promises || self.coordinator.is_protected())
     }
 
+    /// True if every runtime and every host runs.
     pub(super) fn all_run(&self) -> bool {
+        self.all_run_but(0)
+    }
+
+    /// The same but for drained runtimes that have ended: they do not come back by
+    /// themselves.
+    pub(super) fn all_serve(&self) -> bool {
+        self.all_run_but(self.coordinator.out_of_service())
+    }
+
+    fn all_run_but(&self, away: usize) -> bool {
         let are_hosts_there = !self.hosts.are_several() || self.hosts.all_run();
-        let are_all = self.processes.len() == usize::from(self.plan.runtimes);
+        let are_all = self.processes.len() + away == usize::from(self.plan.runtimes);
         are_hosts_there && are_all && self.processes.values().all(|process| !process.paused)
     }
 
@@ -401,11 +412,11 @@ impl World {
     }
 
     pub(super) fn restore(&mut self, node: NodeId) {
-        // Without a coordinator the state of the drain is unknown.
-        let is_over = self.coordinator.is_undrained().unwrap_or(false);
+        // Without a coordinator it is unknown whether drained runtimes have ended.
+        let is_over = self.coordinator.has_nobody_leaving().unwrap_or(false);
         if !is_over || !self.order(&Order::Restore(node)) {
             // If the order is refused, the runtime failed before it was drained, and was
-            // started again. If the drain is not over, ask later.
+            // started again. If a drained runtime has not ended, ask later.
             if !is_over {
                 self.at(self.now + 50_000 * MICROSECOND, Event::Restore(node));
             }
