@@ -105,6 +105,7 @@ fn retag(packet: &mut Packet, old: usize, new: &[u8]) -> Result<()> {
     Ok(())
 }
 
+#[expect(clippy::print_stdout, reason = "its standard output is read by the test")]
 fn be_switch(role: &str) -> Result<std::convert::Infallible> {
     let open = |name: &str| -> Result<Box<dyn Port>> {
         port::open(&format!("afpacket:{name}")).map_err(|error| anyhow!("{name}: {error}"))

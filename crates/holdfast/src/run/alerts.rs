@@ -15,6 +15,7 @@ use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -163,13 +164,13 @@ impl AlertFiles {
         let functions = plan.chains.iter().flat_map(|chain| &chain.functions);
         // A function that has alerts has a first one.
         for Alert { file, .. } in functions.filter_map(|function| function.alert(0)) {
-            if !files.0.contains_key(&file) {
-                if let Err(error) = files::append(&file) {
-                    say(&format!("alerts cannot be written to {}: {error}", file.display()));
-                }
-                let lines = Lines::to(AlertFile::new(&file, MOST))?;
-                files.0.insert(file, lines);
+            let Entry::Vacant(vacant) = files.0.entry(file) else { continue };
+            let file = vacant.key();
+            if let Err(error) = files::append(file) {
+                say(&format!("alerts cannot be written to {}: {error}", file.display()));
             }
+            let lines = Lines::to(AlertFile::new(file, MOST))?;
+            vacant.insert(lines);
         }
         Ok(files)
     }
