@@ -44,7 +44,7 @@ count() {
   table+=$(printf '%-11s %5d passed %4d failed %4d skipped %6d s' "$step" "$p" "$f" "$s" "$seconds")$'\n'
 }
 
-# What runs beside another step ignores the keyboard's interrupt, and ends with this script.
+# A step beside another one ignores the keyboard's interrupt, and ends with this script.
 trap 'trap - TERM; kill 0; exit 130' INT TERM
 for argument in "$@"; do
   IFS=+ read -ra steps <<< "$argument"

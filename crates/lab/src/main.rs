@@ -47,7 +47,7 @@ enum Nf {
     /// Test functions: determinism, state, leaks, and every protection in the simulator
     #[command(disable_help_flag = true)]
     Test {
-        /// Those of a test program; see `nf test --help`
+        /// Arguments of a test program; see `nf test --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },

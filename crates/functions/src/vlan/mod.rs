@@ -87,7 +87,7 @@ holdfast_nf::flow_state! {
     }
 }
 
-/// What is done to a packet's tag.
+/// The change of a packet's tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Pass,

@@ -183,7 +183,7 @@ chunked() {
 }
 large() { on_client curl -s "http://$at/large.txt" > /dev/null; }
 upload() { on_client curl -s -F "file=@$scratch/upload.txt" "http://$at/post" > /dev/null; }
-# Of the upload's segments, one of thirteen is lost between the namespaces: behind the place of the capture,
+# One of thirteen of the upload's segments is lost between the namespaces: behind the place of the capture,
 # which sees the retransmission too, or before it.
 lossy() {
   ip netns exec "$between" nft 'add table ip loss; add chain ip loss forward { type filter hook forward priority 0; };

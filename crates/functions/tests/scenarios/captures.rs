@@ -11,7 +11,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Whose alert it is, the capture, and the rule.
+/// An alert's engine, its capture, and its rule.
 type Difference = (String, String, String);
 
 fn checked_in() -> PathBuf {

@@ -65,7 +65,7 @@ fn an_earlier_tag_is_changed_or_taken_off() {
         bench.becomes(&format!("{THERE} tag {before}"), &format!("{THERE}{after}"));
         bench.unchanged(&format!("{BACK} tag {before}"));
     }
-    // Nothing to take off is no mistake.
+    // A packet without a tag passes a class that takes tags off.
     let mut bench =
         function(json!({ "classes": { "one": { "forward": { "pop": true } } }, "default": "one" }));
     bench.unchanged(THERE);

@@ -415,7 +415,7 @@ mod tests {
             (3, &[0x8100, 0]),
         ];
         assert_eq!(came, expected.map(|(port, words)| (port, words.to_vec())));
-        // What is for no port is counted at the device's first, and nowhere else.
+        // Frames for no port are counted at the device's first, and nowhere else.
         assert_eq!(bench.ports.drops(0).get(DropReason::UnknownVlan), 3);
         assert!(
             (0..4).all(|port| bench.ports.drops(port).total() == if port == 0 { 3 } else { 0 })

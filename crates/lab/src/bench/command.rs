@@ -219,7 +219,7 @@ pub enum Plan {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
-    /// What a new flow costs by the number of a firewall's rules
+    /// The cost of a new flow by the number of a firewall's rules
     Functions {
         /// New flows per case and round
         #[arg(long, default_value_t = 200_000)]

@@ -10,7 +10,7 @@ pub struct Books {
     pub function: &'static str,
     /// Name of the field.
     pub field: &'static str,
-    /// Of a pool, the numbers that flows hold; of a gauge, the flows in each item; of a
+    /// The numbers of a pool that flows hold; the flows in each item of a gauge; of a
     /// table, the number of its entries.
     pub values: Vec<i64>,
 }

@@ -222,7 +222,7 @@ mod tests {
         let mut draw = draws();
         let mut searched = 0;
         for count in [0, 1, FEW, FEW + 1, 300, 3000] {
-            // Where a late selector decides, all of the others are looked at.
+            // All of the earlier selectors are compared if a late one decides.
             let rare = count - count.min(40);
             let selectors: Vec<_> = (0..count)
                 .map(|at| match at < rare && at % 4 != 0 {

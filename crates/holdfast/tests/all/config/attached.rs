@@ -33,7 +33,7 @@ fn counters(plan: &Plan) -> Vec<String> {
     its.and_then(|counters| counters.names.clone()).expect("it counts")
 }
 
-/// What the operator is told about this configuration, with `DIR` for its directory.
+/// The operator's messages about this configuration, with `DIR` for its directory.
 fn said(directory: &Path, name: &str, text: &str) -> String {
     let read = config::attach(name, text).and_then(|text| config::read(name, &text));
     let mistake = read.map(drop).expect_err("a mistake").to_string();
