@@ -172,8 +172,8 @@ impl Grant {
 mod tests {
     use super::*;
 
-    /// A claim ends with a byte of flags, one that is 0, and the chain; each flag is
-    /// there alone.
+    /// A claim ends with its epoch, a byte of flags, one that is 0, the chain, and the
+    /// stamp of the first packet; each flag is there alone.
     #[test]
     fn a_claim_says_what_it_was_told_to() {
         let all =
@@ -183,7 +183,8 @@ mod tests {
             let flagged = claim.with(flag, true);
             assert_eq!(all.map(|other| flagged.has(other)), all.map(|other| other == flag));
             assert_eq!(flagged.with(flag, false).as_bytes(), flagged.as_bytes());
-            assert_eq!(flagged.as_bytes()[80..], [0, 0, 0, 7, flag as u8, 0, 1, 2]);
+            assert_eq!(flagged.as_bytes()[80..88], [0, 0, 0, 7, flag as u8, 0, 1, 2]);
+            assert_eq!(flagged.with_opened_at(9).as_bytes()[88..], 9u64.to_be_bytes());
             assert_eq!((flagged.chain(), claim.has(flag)), (0x102, false));
         }
     }

@@ -28,14 +28,12 @@ pub(super) fn check(function: &Inserted, effort: Effort) -> Result<(), String> {
         });
         let [first, others @ ..] = &after;
         let differing = others.iter().find_map(|other| first.differs_from(other, &*one));
-        let [bench, others @ ..] = &mut benches;
-        let differing = differing
-            .or_else(|| others.iter_mut().find_map(|other| difference::shared(bench, other)))
-            .or_else(|| {
-                let is_due = number % RARELY == 0 || number == effort.packets;
-                let mut others = others.iter_mut().filter(|_| is_due);
-                others.find_map(|other| difference::books(bench, other))
-            });
+        let differing = differing.or_else(|| difference::shared(&mut benches)).or_else(|| {
+            let is_due = number % RARELY == 0 || number == effort.packets;
+            let [bench, others @ ..] = &mut benches;
+            let mut others = others.iter_mut().filter(|_| is_due);
+            others.find_map(|other| difference::books(bench, other))
+        });
         if let Some(differing) = differing {
             return Err(format!(
                 "packet {number} of seed {} ({}): {differing}. The function must know \

@@ -109,15 +109,19 @@ fn value(bytes: &[u8]) -> String {
     }
 }
 
-/// The first counter in which instances differ, or else their notes.
-pub(super) fn shared(one: &mut Bench, two: &mut Bench) -> Option<String> {
-    let counters = one.counted().into_iter().zip(two.counted());
-    let mut counters = counters.filter(|(one, two)| one != two);
-    if let Some((one, two)) = counters.next() {
-        return Some(format!("counter `{}` is {}, and {}", one.name, one.value, two.value));
-    }
-    let (one, two) = (one.logged(), two.logged());
-    (one != two).then(|| format!("one notes {one:?} for the operator, and one {two:?}"))
+/// The first counter in which an instance differs from the first one, or else its notes,
+/// which are taken.
+pub(super) fn shared(benches: &mut [Bench]) -> Option<String> {
+    let all: Vec<_> = benches.iter_mut().map(|bench| (bench.counted(), bench.logged())).collect();
+    let [(first, noted), others @ ..] = &all[..] else { return None };
+    others.iter().find_map(|(counted, logged)| {
+        let mut counters = first.iter().zip(counted).filter(|(one, two)| one != two);
+        if let Some((one, two)) = counters.next() {
+            return Some(format!("counter `{}` is {}, and {}", one.name, one.value, two.value));
+        }
+        let differ = || format!("one notes {noted:?} for the operator, and one {logged:?}");
+        (noted != logged).then(differ)
+    })
 }
 
 /// The first pool, gauge or table in which instances differ.
