@@ -146,10 +146,12 @@ fn too_few_descriptors_are_no_missing_device(interrupt: &Interrupt) -> Result<()
         "holdfast.yaml",
         Options { driver: "afpacket:", ..Options::protected(Chain::Edge) }.configuration(),
     )?;
-    let mut command = topology.router.command("prlimit");
-    // Standard input, output and error, and the first port's socket: no more.
+    let mut command = topology.router.command("sh");
+    // Standard input, output and error, and the first port's socket: no more. A
+    // descriptor that this program was started with, as by `make -j`, would be one more.
+    const CLOSED: &str = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-";
     command
-        .arg("--nofile=4")
+        .args(["-c", &format!("{CLOSED}; exec prlimit --nofile=4 \"$@\""), "sh"])
         .arg(binary()?)
         .arg("run")
         .arg(file)
