@@ -67,18 +67,20 @@ done
 at=10.77.2.2
 
 on_client() { ip netns exec "$client" "$@"; }
+# Asks again until a command succeeds; gives up after twenty seconds.
+until_ok() {
+  local limit=$((SECONDS + 20))
+  until "$@"; do
+    [ "$SECONDS" -lt "$limit" ] || { echo "record: in vain: $*" >&2; return 1; }
+  done
+}
+listens() { [ -n "$(ip netns exec "$server" ss -Htuln "sport = :$1")" ]; }
 serve() { # PORT COMMAND…: starts a server, and waits until it listens.
-  local port=$1 tries
+  local port=$1
   shift
   ip netns exec "$server" "$@" > "$scratch/server.log" 2>&1 < /dev/null &
   processes+=($!)
-  for tries in $(seq 200); do
-    [ -z "$(ip netns exec "$server" ss -Htuln "sport = :$port")" ] || return 0
-    sleep 0.05
-  done
-  echo "record: $* does not listen" >&2
-  cat "$scratch/server.log" >&2
-  exit 1
+  until_ok listens "$port" || { cat "$scratch/server.log" >&2; exit 1; }
 }
 
 mkdir "$scratch/www"
@@ -231,20 +233,39 @@ echoes() {
   on_client ping -q -c 2 -i 0.2 "$at" > /dev/null
 }
 
+# No connection is open: each has had its last acknowledgement.
+is_over() {
+  local space
+  for space in "$client" "$server"; do
+    [ -z "$(ip netns exec "$space" ss -Htn state connected exclude time-wait)" ] || return 1
+  done
+}
+# The last packets of a capture, which are not kept: an echo request behind all others, by its type of service.
+readonly mark=the-end-of-it mark_tos=4
+end_with_mark() {
+  on_client ping -q -c 1 -Q "$mark_tos" -p "$(printf '%s' "$mark" | od -An -tx1 | tr -d ' \n')" "$at" > /dev/null
+}
+
 record() {
-  local name=$1 device=$2 count=${3:-} watch what=${1//-/_}
-  rm -f "$scratch/tcpdump.log"
+  local name=$1 device=$2 count=${3:-} watch said line what=${1//-/_} raw=$scratch/raw.pcap
+  rm -f "$scratch/said"
+  mkfifo "$scratch/said"
   # Only the captured connections; of a flood of requests the first packets.
-  ip netns exec "$between" tcpdump -i "$device" -s 0 -U -n --immediate-mode ${count:+-c "$count"} -w "$scratch/$name.pcap" \
-    'not arp and not (icmp6 and ip6[40] >= 130)' > "$scratch/tcpdump.log" 2>&1 &
+  ip netns exec "$between" tcpdump -i "$device" -s 0 -U -n --immediate-mode ${count:+-c "$count"} -w "$raw" \
+    'not arp and not (icmp6 and ip6[40] >= 130)' 2> "$scratch/said" &
   watch=$!
-  until grep -q 'listening on' "$scratch/tcpdump.log" 2> /dev/null; do sleep 0.05; done
+  exec {said}< "$scratch/said"
+  until [[ ${line:-} == *'listening on'* ]]; do read -r line <&"$said"; done
   "$what"
-  # The last acknowledgement is on its way.
-  sleep 0.5
-  kill -INT "$watch" 2> /dev/null || true
-  wait "$watch" 2> /dev/null || true
-  mv "$scratch/$name.pcap" "$to/$name.pcap"
+  if [ -z "$count" ]; then
+    until_ok is_over
+    end_with_mark
+    until_ok grep -qa "$mark" "$raw"
+    kill -INT "$watch"
+  fi
+  wait "$watch" || true
+  exec {said}<&-
+  tcpdump -r "$raw" -w "$to/$name.pcap" "not (icmp and ip[1] = $mark_tos)" 2> /dev/null
   printf '%-14s %7d bytes\n' "$name" "$(stat -c %s "$to/$name.pcap")"
 }
 
