@@ -9,6 +9,7 @@ mod captures;
 mod chain;
 mod firewall;
 mod firewall_tcp;
+mod firewall_tcp_set_back;
 mod holding;
 mod http;
 mod http_conversation;
