@@ -1,8 +1,9 @@
 //! Flows in classes: rules that name a class and a selector, of which the first that
 //! matches a flow's first packet decides.
 
+use crate::rule_text::RuleText;
 use holdfast_nf::{ConfigError, FlowKey, Opening, Packet};
-use holdfast_wire::selector::{Selector, SelectorError};
+use holdfast_wire::selector::{Classifier, Selector};
 use holdfast_wire::zone::Zones;
 
 /// The class of a flow that is in none.
@@ -65,6 +66,7 @@ impl<'a> Names<'a> {
 #[derive(Debug)]
 pub(crate) struct Classes {
     rules: Vec<(u8, Selector)>,
+    classifier: Classifier,
     default: u8,
 }
 
@@ -93,7 +95,8 @@ impl Classes {
                 names.number(name).map_err(|message| ConfigError::at("default", message))?
             }
         };
-        Ok(Classes { rules, default })
+        let classifier = Classifier::new(rules.iter().map(|(_, selector)| selector));
+        Ok(Classes { rules, classifier, default })
     }
 
     /// The class of the flow that begins with this packet, as the functions before this
@@ -101,9 +104,8 @@ impl Classes {
     pub(crate) fn of(&self, packet: &Packet, cx: &Opening<'_>) -> u8 {
         // A later fragment has no ports of its own: the edge knew them.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
-        let is_meant =
-            |(_, selector): &&(u8, Selector)| selector.matches(&key, packet.meta.ingress);
-        self.rules.iter().find(is_meant).map_or(self.default, |(class, _)| *class)
+        let is_meant = |at: usize| self.rules[at].1.matches(&key, packet.meta.ingress);
+        self.classifier.first(&key, is_meant).map_or(self.default, |at| self.rules[at].0)
     }
 }
 
@@ -113,15 +115,9 @@ fn rule(
     names: &Names<'_>,
     zones: &Zones,
 ) -> Result<(u8, Selector), ConfigError> {
-    let error = |offset: usize, message: String| ConfigError {
-        path: format!("rules[{at}]"),
-        message,
-        offset: Some(offset),
-    };
-    let trimmed = text.trim_start();
-    let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
-    let class = names.number(word).map_err(|message| error(text.len() - trimmed.len(), message))?;
-    let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
-    let selector = Selector::read(rest, zones).map_err(wrong)?;
+    let written = RuleText::new(at, text);
+    let class = names.number(written.word).map_err(|message| written.wrong_word(message))?;
+    let selector = Selector::read(written.rest, zones)
+        .map_err(|wrong| written.wrong_selector(written.rest, wrong))?;
     Ok((class, selector))
 }

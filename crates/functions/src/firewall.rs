@@ -11,6 +11,7 @@
 //! reset.
 
 use crate::rewrite::{has_possible_mtu, quoted_sequence};
+use crate::rule_text::RuleText;
 use crate::tcp;
 use crate::tracked::{FIREWALL, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{
@@ -18,7 +19,7 @@ use holdfast_nf::{
     Opening, Packet, Verdict,
 };
 use holdfast_wire::header::{icmp, icmpv6, proto};
-use holdfast_wire::selector::{Classifier, PacketSelector, SelectorError};
+use holdfast_wire::selector::{Classifier, PacketSelector};
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{FlowKey, Network};
 use schemars::JsonSchema;
@@ -36,6 +37,20 @@ pub enum Action {
     /// The packet is dropped and its sender told: by a TCP reset, or by ICMP
     /// "administratively prohibited".
     Reject,
+}
+
+impl Action {
+    /// The action that a rule begins with.
+    pub(crate) fn read(rule: &RuleText<'_>) -> Result<Action, ConfigError> {
+        match rule.word {
+            "allow" => Ok(Action::Allow),
+            "deny" | "drop" => Ok(Action::Deny),
+            "reject" => Ok(Action::Reject),
+            word => Err(rule.wrong_word(format!(
+                "`{word}` is not an action: a rule begins with `allow`, `deny` or `reject`"
+            ))),
+        }
+    }
 }
 
 /// The firewall's configuration.
@@ -99,29 +114,11 @@ pub fn take_log(rest: &str) -> (bool, &str) {
 }
 
 fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
-    let error = |offset: usize, message: String| ConfigError {
-        path: format!("rules[{at}]"),
-        message,
-        offset: Some(offset),
-    };
-    let trimmed = text.trim_start();
-    let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
-    let action = match word {
-        "allow" => Action::Allow,
-        "deny" | "drop" => Action::Deny,
-        "reject" => Action::Reject,
-        _ => {
-            return Err(error(
-                text.len() - trimmed.len(),
-                format!(
-                    "`{word}` is not an action: a rule begins with `allow`, `deny` or `reject`"
-                ),
-            ));
-        }
-    };
-    let (is_logged, rest) = take_log(rest);
-    let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
-    let selector = PacketSelector::read(rest, zones).map_err(wrong)?;
+    let written = RuleText::new(at, text);
+    let action = Action::read(&written)?;
+    let (is_logged, rest) = take_log(written.rest);
+    let selector =
+        PacketSelector::read(rest, zones).map_err(|wrong| written.wrong_selector(rest, wrong))?;
     Ok(Rule { action, is_logged, selector, text: text.trim().to_owned() })
 }
 

@@ -18,6 +18,7 @@ mod publish;
 mod qos_marker;
 mod rate_limiter;
 mod rewrite;
+mod rule_text;
 mod tag;
 mod tcp;
 mod tracked;

@@ -4,6 +4,7 @@ use super::head::{Head, PATH, normalize, part};
 use super::is_token;
 use super::message::mark;
 use crate::firewall::Action;
+use crate::rule_text::RuleText;
 use holdfast_nf::ConfigError;
 
 /// A pattern. A `*` at its beginning, its end or both stands for anything.
@@ -73,24 +74,10 @@ pub(super) fn host(word: &str) -> Result<String, String> {
 impl Rule {
     /// Reads the rule with this index.
     pub(super) fn read(at: usize, text: &str) -> Result<Rule, ConfigError> {
-        let error = |offset: usize, message: String| ConfigError {
-            path: format!("rules[{at}]"),
-            message,
-            offset: Some(offset),
-        };
-        let mut words = words(text);
-        let (offset, word) = words.next().unwrap_or((0, ""));
-        let action = match word {
-            "allow" => Action::Allow,
-            "deny" | "drop" => Action::Deny,
-            "reject" => Action::Reject,
-            _ => {
-                let message = format!(
-                    "`{word}` is not an action: a rule begins with `allow`, `deny` or `reject`"
-                );
-                return Err(error(offset, message));
-            }
-        };
+        let written = RuleText::new(at, text);
+        let error = |offset: usize, message: String| written.error(offset, message);
+        let action = Action::read(&written)?;
+        let mut words = words(text).skip(1);
         let text = text.trim().to_owned();
         let mut rule =
             Rule { action, text, methods: None, host: None, path: None, upgrades: false };
