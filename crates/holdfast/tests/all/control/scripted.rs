@@ -48,7 +48,7 @@ pub(super) struct Box {
     _scratch: Scratch,
 }
 
-pub(super) fn flow(port: u16) -> Flow {
+pub(crate) fn flow(port: u16) -> Flow {
     Flow {
         protocol: 6,
         source: format!("10.0.0.2:{port}"),
@@ -258,7 +258,7 @@ pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-pub(super) fn refusal<T>(result: Result<T, exit::Failure>) -> exit::Failure {
+pub(crate) fn refusal<T>(result: Result<T, exit::Failure>) -> exit::Failure {
     match result {
         Ok(_) => panic!("this should have been refused"),
         Err(failure) => failure,

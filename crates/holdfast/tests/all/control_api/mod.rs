@@ -7,12 +7,13 @@ mod limits;
 mod roles;
 mod scripted;
 
+use crate::control::refusal;
 use holdfast::config::{self, ControlEntry};
 use holdfast::control::Limits;
 use holdfast::control::{self, Answer, Page, Request, Running, Server, Traced, Work};
 use holdfast_control::api::apply_reply::Result as Reply;
 use holdfast_control::api::{
-    Flow, FlowTable, Host, MigrateRequest, PingReply, Pool, Process, Progress, Protected, Rules,
+    FlowTable, Host, MigrateRequest, PingReply, Pool, Process, Progress, Protected, Rules,
     ServerPool, Statistic, StatisticValue, Status, TraceStep,
 };
 use holdfast_control::certify::{Subject, certify};
@@ -26,7 +27,7 @@ use holdfast_wire::NodeId;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use scripted::{BUSY, Box, CONFIGURATION, LIMIT, by_hand, is_closed, progress, refusal, until};
+use scripted::{BUSY, Box, CONFIGURATION, LIMIT, by_hand, is_closed, progress, until};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

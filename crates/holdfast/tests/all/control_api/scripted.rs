@@ -1,6 +1,7 @@
 //! A box with a local socket and a control API, whose packet loop answers from a script.
 
 use super::*;
+use crate::control::flow;
 
 /// Longer than anything here takes.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -24,24 +25,6 @@ pub(super) struct Box {
     pub(super) socket: PathBuf,
     // Dropped last.
     pub(super) scratch: TempDir,
-}
-
-fn flow(port: u16) -> Flow {
-    Flow {
-        protocol: 6,
-        source: format!("10.0.0.2:{port}"),
-        destination: "203.0.113.10:80".to_owned(),
-        translated_source: format!("198.51.100.4:{port}"),
-        translated_destination: "198.51.100.11:80".to_owned(),
-        chain: Some("web".to_owned()),
-        state: "established".to_owned(),
-        owner: 16,
-        replica: Some(17),
-        epoch: 1,
-        age_ms: 5,
-        packets: vec![1, 2],
-        bytes: vec![3, 4],
-    }
 }
 
 /// Something of everything that a box says about itself.
@@ -320,13 +303,6 @@ impl HeldSeat {
 /// Waits until the condition holds.
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     holdfast_lab::until(what, LIMIT, &Interrupt::default(), || Ok(is_so().then_some(()))).unwrap();
-}
-
-pub(super) fn refusal<T>(result: Result<T, Failure>) -> Failure {
-    match result {
-        Ok(_) => panic!("this should have been refused"),
-        Err(failure) => failure,
-    }
 }
 
 /// Trusts the authority of `trusted`, and shows the certificate in `shown`, if any.
