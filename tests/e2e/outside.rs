@@ -110,9 +110,10 @@ fn serves(program: &Path, interrupt: &Interrupt) -> Result<()> {
     network.running.wait_for(what, TIMEOUT, interrupt, |status| {
         let pool = status.pools.iter().find(|pool| pool.function == NAME);
         let counts = status.statistic(NAME, "counts");
-        let entered =
-            counts.and_then(|counts| counts.values.iter().find(|one| one.name == "entered"));
-        pool.is_some_and(|pool| pool.held >= CONNECTIONS) && entered.is_some()
+        let packets =
+            counts.and_then(|counts| counts.values.iter().find(|one| one.name == "packets"));
+        pool.is_some_and(|pool| pool.held >= CONNECTIONS)
+            && packets.is_some_and(|one| one.value > 0)
     })?;
     drop(held);
     network.stop()

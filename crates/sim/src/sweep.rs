@@ -47,9 +47,25 @@ impl Course {
     }
 }
 
-/// The plan with a failure, and nothing else, after this event.
-pub fn disturbed(plan: &Plan, event: u64, whom: Whom, how: How) -> Plan {
-    Plan { steps: vec![Step { when: When::Event(event), whom, how }], ..plan.clone() }
+/// Plays the plan with a failure, and nothing else, after this event. Returns that plan,
+/// too.
+///
+/// # Errors
+/// The failure never happened.
+pub fn disturbed(
+    scenario: Scenario,
+    plan: &Plan,
+    event: u64,
+    (whom, how): (Whom, How),
+) -> Result<(Plan, Outcome), String> {
+    let steps = vec![Step { when: When::Event(event), whom, how }];
+    let plan = Plan { steps, ..plan.clone() };
+    let outcome = play(scenario, plan.clone());
+    if outcome.steps != 1 {
+        let seed = scenario.seed;
+        return Err(format!("the failure after event {event} of seed {seed} never happened"));
+    }
+    Ok((plan, outcome))
 }
 
 /// Violations in a line.

@@ -126,8 +126,9 @@ impl NetworkFunction for Turnstile {
     }
 
     fn expire(&self, flow: &Visit, shared: &mut Hall) {
-        // The place goes back by itself. A flow that has come from another runtime has no
-        // part in this one's count.
+        // The place goes back by itself. The count of clients is this runtime's own:
+        // flows that come from another one, or go there, make it differ for as long as
+        // they live.
         shared.clients.update_or_remove(&flow.client, |flows| {
             *flows = flows.saturating_sub(1);
             *flows > 0

@@ -6,7 +6,7 @@ use crate::shared::PoolEffect;
 use crate::{Chain, Function};
 
 /// Lifetimes are over by then, ns.
-const LONG: u64 = 1_000_000_000_000_000;
+pub const LONG: u64 = 1_000_000_000_000_000;
 
 /// Checks that a flow's holdings under this function are held exactly once while the flow
 /// lives. Flows open, move to another instance, come to a third one because theirs has

@@ -12,7 +12,7 @@ pub mod frames;
 mod holdings;
 
 pub use books::{Books, Count};
-pub use holdings::check_holdings;
+pub use holdings::{LONG, check_holdings};
 
 use crate::shared::{BLOCK_LEN, PoolEffect, SharedField};
 use crate::{Chain, Context, Direction, Function, Outcome, Position, Standing};

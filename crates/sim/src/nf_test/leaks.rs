@@ -2,22 +2,18 @@
 //! tables.
 
 use super::traffic::Traffic;
-use super::{Effort, build};
+use super::{Effort, build, difference};
 use crate::scenario::Inserted;
 use holdfast_nf::Chain;
-use holdfast_nf::bench::{Bench, check_holdings};
+use holdfast_nf::bench::{Bench, LONG, check_holdings};
 
 /// First packets of flows.
 const OPENINGS: usize = 64;
-/// Every flow has ended by then, ns.
-const LONG: u64 = 1_000_000_000_000_000;
 
 pub(super) fn check(function: &Inserted, effort: Effort) -> Result<(), String> {
     let configured = build(function)?;
     check_holdings(&|| configured.bind(), &Traffic::openings(effort.seed, OPENINGS))?;
-    let mut bench = Bench::new(Chain::new(vec![configured.bind()]));
-    let mut empty: Vec<_> = bench.books();
-    empty.extend(bench.tables());
+    let [mut bench, mut unused] = [0, 1].map(|_| Bench::new(Chain::new(vec![configured.bind()])));
     let mut traffic = Traffic::new(effort.seed);
     for _ in 0..effort.packets {
         let (pause, frame) = traffic.poll();
@@ -26,13 +22,12 @@ pub(super) fn check(function: &Inserted, effort: Effort) -> Result<(), String> {
         traffic.handle_sent(sent.as_deref().ok());
     }
     bench.wait(LONG);
-    let mut left = bench.books();
-    left.extend(bench.tables());
-    match left.into_iter().zip(empty).find(|(left, empty)| left != empty) {
+    match difference::books(&mut bench, &mut unused) {
         None => Ok(()),
-        Some((left, empty)) => Err(format!(
-            "after {} packets of seed {} all flows have ended, and `{}` has {:?} instead of {:?}",
-            effort.packets, effort.seed, left.field, left.values, empty.values
+        Some(differing) => Err(format!(
+            "after {} packets of seed {} all flows have ended. Then, and at a function without \
+             flows: {differing}",
+            effort.packets, effort.seed
         )),
     }
 }

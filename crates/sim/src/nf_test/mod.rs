@@ -23,8 +23,6 @@ mod state;
 mod traffic;
 mod worlds;
 
-pub use worlds::Disturbance;
-
 use crate::scenario::Inserted;
 use clap::Parser;
 use holdfast_functions::catalog;
@@ -37,25 +35,20 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
+use worlds::Disturbance;
 
-/// How much is tried.
+/// The extent of the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
-pub struct Effort {
+struct Effort {
     /// Packets on the bench
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub packets: u32,
+    packets: u32,
     /// A failure after every N-th event of a world; 1 tries all of them
     #[arg(long, value_name = "N", default_value_t = 499, value_parser = clap::value_parser!(u64).range(1..))]
-    pub every: u64,
+    every: u64,
     /// The seed of packets and worlds
     #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-}
-
-impl Default for Effort {
-    fn default() -> Effort {
-        Effort { packets: 10_000, every: 499, seed: 1 }
-    }
+    seed: u64,
 }
 
 /// Test network functions: determinism, state, leaks, and every protection in the
@@ -116,7 +109,14 @@ impl Suite {
             return ExitCode::from(2);
         }
         let trials = functions.into_iter().flat_map(|function| trials(function, effort)).collect();
-        libtest_mimic::run(&tests, trials).exit_code()
+        let filter = tests.filter.clone();
+        let done = libtest_mimic::run(&tests, trials);
+        let ran = done.num_passed + done.num_failed + done.num_ignored + done.num_measured;
+        if ran == 0 && !tests.list {
+            eprintln!("nf test: no check is called `{}`", filter.unwrap_or_default());
+            return ExitCode::from(2);
+        }
+        done.exit_code()
     }
 }
 
@@ -170,7 +170,7 @@ fn build(function: &Inserted) -> Result<Arc<dyn Configured>, String> {
 /// Makes one check of a function.
 ///
 /// # Errors
-/// What the check found, or that there is no such check.
+/// The check's finding, or the check's absence.
 #[cfg(test)]
 fn one(function: Inserted, check: &str, effort: Effort) -> Result<(), String> {
     let function: &'static Inserted = Box::leak(Box::new(function));

@@ -10,6 +10,7 @@ use holdfast_nf::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, Once};
@@ -18,7 +19,7 @@ use std::sync::{Mutex, Once};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Fault {
-    /// It is right.
+    /// No fault.
     None,
     /// Flow state has a number that is another one each time.
     StateOfChance,
@@ -237,7 +238,7 @@ fn worlds_find_a_function_that_its_flows_cannot_leave() {
 /// Every function that ships passes on the bench.
 #[test]
 fn functions_that_ship_pass() {
-    let rows: [(&str, Value); 9] = [
+    let rows: [(&str, Value); 11] = [
         ("firewall", json!({ "default": "allow" })),
         ("nat", json!({ "pool": ["198.51.100.4"], "inside": ["10.0.0.0/8"] })),
         (
@@ -248,9 +249,14 @@ fn functions_that_ship_pass() {
         ("packet_limit", json!({ "packets": 9 })),
         ("qos_marker", json!({ "classes": { "one": { "dscp": "ef" } }, "default": "one" })),
         ("rate_limiter", json!({ "limits": [{ "per": "flow", "rate": "1 kB/s" }] })),
+        ("forward", json!({})),
+        ("vlan", json!({ "classes": { "one": { "forward": { "pcp": 3 } } }, "default": "one" })),
         ("http", json!({})),
         ("ips", json!({ "rules": ["alert ip any any -> any any (content:\"GET\"; sid:1;)"] })),
     ];
+    // Another test may have added its function.
+    let shipped = catalog::names().into_iter().filter(|name| *name != "wrong");
+    assert_eq!(rows.iter().map(|(name, _)| *name).collect::<BTreeSet<_>>(), shipped.collect());
     for (name, config) in rows {
         for check in ON_THE_BENCH {
             let function = Inserted { name: name.to_owned(), config: config.clone() };
@@ -287,4 +293,5 @@ fn a_suite_is_a_test_program() {
     assert_eq!(run(&[&wrong("state_of_chance"), "leaks"]), ExitCode::SUCCESS);
     assert_ne!(run(&["determinism"]), ExitCode::SUCCESS, "no function is named");
     assert_ne!(run(&["--function", "wrnog", "determinism"]), ExitCode::SUCCESS);
+    assert_ne!(run(&[&wrong("none"), "determinisn"]), ExitCode::SUCCESS, "no check is meant");
 }

@@ -3,7 +3,6 @@
 
 use super::Effort;
 use crate::plan::{How, Outcome, Plan, Whom};
-use crate::play;
 use crate::scenario::{Inserted, Scenario, in_worlds};
 use crate::sweep::{Course, disturbed, few_connections, lines};
 use holdfast_protection::Plan as Preset;
@@ -13,7 +12,7 @@ use holdfast_wire::fault::Planted;
 
 /// A disturbance of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disturbance {
+pub(super) enum Disturbance {
     /// `kill -9`.
     Kill,
     /// All its flows are to move.
@@ -22,7 +21,7 @@ pub enum Disturbance {
 
 impl Disturbance {
     /// Its name among the checks.
-    pub const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Disturbance::Kill => "kill",
             Disturbance::Migrate => "migrate",
@@ -74,10 +73,15 @@ pub(super) fn check(
     // A flow may be lost with its runtime where the protection promises nothing; a move
     // loses none.
     let must_finish = preset.promises() || disturbance == Disturbance::Migrate;
+    let seed = effort.seed;
+    if events.is_empty() {
+        return Err(format!("the world of seed {seed} has no event to fail at"));
+    }
     for (number, event) in events.step_by(effort.every as usize).enumerate() {
-        let plan = disturbed(&plan, event, Whom::Number(number), disturbance.how());
-        judge(&play(scenario, plan), must_finish).map_err(|found| {
-            let (name, seed) = (disturbance.name(), effort.seed);
+        let what = (Whom::Number(number), disturbance.how());
+        let (_, outcome) = disturbed(scenario, &plan, event, what)?;
+        judge(&outcome, must_finish).map_err(|found| {
+            let name = disturbance.name();
             format!("{name} after event {event} of seed {seed}: {found}")
         })?;
     }

@@ -112,7 +112,7 @@ impl Lives {
         self.now.is_some().then(|| self.drained().all(|member| member.state == MemberState::Failed))
     }
 
-    /// How many drained runtimes have ended, and have not been brought back.
+    /// The number of drained runtimes that have ended, and have not been brought back.
     pub(super) fn out_of_service(&self) -> usize {
         self.drained().filter(|member| member.state == MemberState::Failed).count()
     }

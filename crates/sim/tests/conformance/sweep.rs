@@ -3,7 +3,7 @@
 
 use crate::mix::{Mix, SHARE};
 use holdfast_sim::sweep::{Course, disturbed};
-use holdfast_sim::{Exit, How, Outcome, Plan, Planted, Scenario, Whom, play};
+use holdfast_sim::{Exit, How, Outcome, Plan, Planted, Scenario, Whom};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -118,13 +118,7 @@ pub(crate) fn sweep_over(
     let events: Vec<u64> =
         if is_planted { always.collect() } else { mix.some_of(first..last, step).collect() };
     for event in events {
-        let plan = disturbed(plan, event, whom(runs), how);
-        let outcome = play(scenario, plan.clone());
-        require!(
-            outcome.steps == 1,
-            "the failure after event {event} of seed {} never happened",
-            scenario.seed
-        );
+        let (plan, outcome) = disturbed(scenario, plan, event, (whom(runs), how))?;
         look(&plan, outcome)?;
         runs += 1;
     }

@@ -29,7 +29,7 @@ const EXAMPLE: [&str; 2] = ["turnstile", "Turnstile"];
 const LONGEST: usize = 32;
 /// Names that stand for something else: commands beside functions, crates that are used,
 /// and Rust's own.
-const TAKEN: [&str; 13] = [
+const TAKEN: [&str; 25] = [
     "new",
     "test",
     "nf",
@@ -43,6 +43,20 @@ const TAKEN: [&str; 13] = [
     "core",
     "alloc",
     "proc_macro",
+    // Programs that cargo has no room for.
+    "build",
+    "deps",
+    "examples",
+    "incremental",
+    // Their types would hide those that every file of Rust has.
+    "err",
+    "none",
+    "ok",
+    "option",
+    "result",
+    "some",
+    "string",
+    "vec",
 ];
 /// Keywords of Rust, of all editions.
 const KEYWORDS: &str = "abstract as async await become box break const continue crate do dyn else enum extern \
@@ -116,6 +130,17 @@ fn mistake(name: &str) -> Option<String> {
             "the word means something else to Rust, cargo or `nf`: take another".to_owned(),
         );
     }
+    // The function's type would be one that the crate uses.
+    let upper = type_name(name);
+    let mut code = FILES
+        .iter()
+        .filter(|(file, _)| file.ends_with(".rs"))
+        .flat_map(|(_, text)| text.lines().filter(|line| !line.trim_start().starts_with("//")));
+    let has_it =
+        |line: &str| line.split(|one: char| !one.is_alphanumeric()).any(|word| word == upper);
+    if upper != EXAMPLE[1] && code.any(has_it) {
+        return Some(format!("the new crate has another `{upper}`: take another name"));
+    }
     None
 }
 
@@ -174,6 +199,31 @@ fn manifest(name: &str, source: &Source) -> String {
     )
 }
 
+/// Writes the crate's files into its directory.
+///
+/// # Errors
+/// The system refuses to write this file.
+fn fill(directory: &Path, name: &str, source: &Source) -> Result<(), (PathBuf, std::io::Error)> {
+    let write = |file: &str, text: &str| {
+        let place = directory.join(file);
+        let above = place.parent().map_or(Ok(()), fs::create_dir_all);
+        above.and_then(|()| fs::write(&place, text)).map_err(|error| (place, error))
+    };
+    let [lower, upper] = EXAMPLE;
+    for (file, text) in FILES {
+        write(file, &text.replace(upper, &type_name(name)).replace(lower, name))?;
+    }
+    write("Cargo.toml", &manifest(name, source))?;
+    write(".gitignore", "/target\n")?;
+    if let Source::Directory(source) = source {
+        // The versions with which Holdfast is tested.
+        if let Ok(lock) = fs::read_to_string(source.join("Cargo.lock")) {
+            write("Cargo.lock", &lock)?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes the crate `name` in `parent`.
 ///
 /// # Errors
@@ -193,23 +243,11 @@ pub(super) fn make(parent: &Path, name: &str, source: &Source, json: bool) -> Re
         ),
         _ => failed(&directory, &error),
     })?;
-    let write = |file: &str, text: &str| {
-        let place = directory.join(file);
-        let above = place.parent().map_or(Ok(()), fs::create_dir_all);
-        above.and_then(|()| fs::write(&place, text)).map_err(|error| failed(&place, &error))
-    };
-    let [lower, upper] = EXAMPLE;
-    for (file, text) in FILES {
-        write(file, &text.replace(upper, &type_name(name)).replace(lower, name))?;
-    }
-    write("Cargo.toml", &manifest(name, source))?;
-    write(".gitignore", "/target\n")?;
-    if let Source::Directory(source) = source {
-        // The versions with which Holdfast is tested.
-        if let Ok(lock) = fs::read_to_string(source.join("Cargo.lock")) {
-            write("Cargo.lock", &lock)?;
-        }
-    }
+    fill(&directory, name, source).map_err(|(place, error)| {
+        // A part of a crate would only be in the next attempt's way.
+        let _ = fs::remove_dir_all(&directory);
+        failed(&place, &error)
+    })?;
     if json {
         let made = json!({ "version": VERSION, "directory": directory });
         return print(&format!("{made}\n"));
@@ -244,6 +282,11 @@ mod tests {
             ("test", "means something else"),
             ("serde", "means something else"),
             ("holdfast_x", "means something else"),
+            ("build", "means something else"),
+            ("vec", "means something else"),
+            ("counters", "another `Counters`"),
+            ("drop_reason", "another `DropReason`"),
+            ("visit", "another `Visit`"),
         ] {
             assert!(mistake(name).is_some_and(|said| said.contains(text)), "{name}");
         }
