@@ -67,8 +67,8 @@ pub mod kind {
     /// New incarnation of a switch to runtime: its number in packets' metadata (1). The
     /// switch knows no route, and asks for the runtime's.
     pub const TELL: u8 = 46;
-    /// Answer to `TELL`, in parts: 1 if nothing follows (1), the newest epoch known (4),
-    /// the latest stamp (8), [`RouteInfo`]s.
+    /// Answer to `TELL`, in parts: the number that it named (1), 1 if nothing follows
+    /// (1), the newest epoch known (4), the latest stamp (8), [`RouteInfo`]s.
     pub const ROUTES: u8 = 47;
     /// Runtime to switch: the runtime had to refuse a new flow for want of room. The
     /// record is empty.

@@ -64,6 +64,12 @@ impl Claim {
             .with(ClaimFlag::HalfOpen, header.standing() <= Standing::HalfOpen)
     }
 
+    /// The claim under this epoch of the flow.
+    #[must_use]
+    pub(crate) fn under(self, epoch: Epoch) -> Claim {
+        Claim { epoch: epoch.get().into(), ..self }
+    }
+
     /// The claim with this flag added if `is_so`.
     #[must_use]
     pub fn with(self, flag: ClaimFlag, is_so: bool) -> Claim {

@@ -151,8 +151,8 @@ impl Runtime {
         let side = &mut self.shared.sides[at];
         side.heard = Some(life);
         side.life = Some(life);
-        side.resync =
-            Some(Resync::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
+        let to = (switch, at, life);
+        side.resync = Some(Resync::new(self.config.me, to, side.newest_epoch, side.now, departed));
         Ok(())
     }
 

@@ -45,6 +45,9 @@ pub(super) struct Resync {
     /// The switch, and its switch peer: only flows of this switch's chains are told.
     switch: NodeId,
     side: usize,
+    /// The number of the switch's incarnation that asked. To a later one this would be
+    /// half an answer.
+    asked_by: u8,
     /// The next slot to look at.
     at: (usize, u32),
     newest: Option<Epoch>,
@@ -57,16 +60,18 @@ pub(super) struct Resync {
 }
 
 impl Resync {
-    /// A resync to this switch, with the newest epoch and the latest stamp seen here.
+    /// A resync to the switch's incarnation of this number, with the newest epoch and the
+    /// latest stamp seen here.
     /// The flows `departed` are on their way to other runtimes.
     pub(super) fn new(
         me: Peer,
-        (switch, side): (NodeId, usize),
+        (switch, side, asked_by): (NodeId, usize, u8),
         newest: Option<Epoch>,
         stamp: u64,
         departed: Vec<RouteInfo>,
     ) -> Resync {
-        Resync { me, switch, side, at: (0, 0), newest, stamp, ready: departed, is_blocked: false }
+        let (at, ready) = ((0, 0), departed);
+        Resync { me, switch, side, asked_by, at, newest, stamp, ready, is_blocked: false }
     }
 
     /// True if a turn would do something without input.
@@ -136,8 +141,8 @@ impl Resync {
 
     fn send(&mut self, fabric: &mut Fabric, is_last: bool) -> bool {
         let count = self.ready.len().min(ROUTES_PER_RECORD);
-        let mut body = Vec::with_capacity(13 + count * size_of::<RouteInfo>());
-        body.push(u8::from(is_last));
+        let mut body = Vec::with_capacity(14 + count * size_of::<RouteInfo>());
+        body.extend_from_slice(&[self.asked_by, u8::from(is_last)]);
         body.extend_from_slice(&self.newest.map_or(0, Epoch::get).to_be_bytes());
         body.extend_from_slice(&self.stamp.to_be_bytes());
         body.extend_from_slice(self.ready[..count].as_bytes());

@@ -197,7 +197,11 @@ impl Switch {
         else {
             return Err(DropReason::StaleDuplicate);
         };
-        let (&is_last, rest) = body.split_first().ok_or(DropReason::Malformed)?;
+        let (&[asked_by, is_last], rest) = body.split_first_chunk().ok_or(DropReason::Malformed)?;
+        if asked_by != self.config.number {
+            // The runtime answers the previous incarnation still.
+            return Err(DropReason::StaleDuplicate);
+        }
         let (newest, rest) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let (stamp, rest) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         let infos = <[RouteInfo]>::ref_from_bytes(rest).map_err(|_| DropReason::Malformed)?;

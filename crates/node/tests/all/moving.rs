@@ -83,17 +83,22 @@ impl Host {
     /// lead the route to the target.
     fn moving(has_replica: bool) -> Host {
         let mut host = Host::new(has_replica);
+        host.migrate();
+        host.take_move();
+        assert_eq!(host.life(), Some(Life::Arriving));
+        host
+    }
+
+    /// The source is asked to move the flow.
+    fn migrate(&mut self) {
         let order = Control::Migrate {
             request: 1,
             targets: vec![(TARGET.node, TARGET.incarnation)],
             limit: 1,
             selector: "any".to_owned(),
         };
-        host.coordinator.send_control(SOURCE.node, &order);
-        host.carry(Vec::new());
-        host.take_move();
-        assert_eq!(host.life(), Some(Life::Arriving));
-        host
+        self.coordinator.send_control(SOURCE.node, &order);
+        self.carry(Vec::new());
     }
 
     /// The switch has been asked to lead the route to the target.
@@ -166,7 +171,7 @@ impl Host {
     fn told(&mut self) -> (usize, bool) {
         let told = self.take(kind::ROUTES);
         let of_target = |body: &Vec<u8>| {
-            let infos = <[RouteInfo]>::ref_from_bytes(&body[13..]).expect("routes");
+            let infos = <[RouteInfo]>::ref_from_bytes(&body[14..]).expect("routes");
             infos
                 .iter()
                 .filter(|info| {
@@ -174,7 +179,7 @@ impl Host {
                 })
                 .count()
         };
-        (told.iter().map(of_target).sum(), told.iter().any(|body| body[0] == 1))
+        (told.iter().map(of_target).sum(), told.iter().any(|body| body[..2] == [2, 1]))
     }
 
     /// Every process takes a few turns, and its frames arrive.
@@ -502,6 +507,32 @@ fn a_flow_that_gets_a_new_route_stays() {
     host.lead_under(EPOCH + 8);
     assert_eq!((host.life(), host.source_reports().0), (Some(Life::Owned), 0));
     assert_eq!(host.source_reports(), (0, 0), "it has heard of the arrival");
+}
+
+/// As above, and the flow gets its new route right behind the target's word that it is
+/// welcome. The switch is asked for the route that the flow had when it was chosen. If it
+/// moved the new one, that route would lead to the target, and the flow would stay.
+#[test]
+fn a_flow_that_got_a_new_route_is_not_asked_for() {
+    let mut host = Host::new(true);
+    host.is_cut = true;
+    host.migrate();
+    host.is_cut = false;
+    let asked = core::mem::take(&mut host.withheld);
+    let answers = host.target.turn(&asked, host.now);
+    let again = (host.now, EPOCH + 7, Flags::NEW);
+    let packet = host.source.as_mut().expect("it lives").packet(&datagram(9, 0), again);
+    let frames = answers.into_iter().chain([packet]).map(|frame| (SOURCE, frame));
+    host.carry(frames.collect());
+    let moves = host.take(kind::MOVE);
+    let asked = |body: &[u8]| Claim::read_from_bytes(&body[10..]).expect("one claim").epoch().get();
+    assert_eq!(moves.iter().map(|body| asked(body)).collect::<Vec<_>>(), [EPOCH]);
+    host.batch = u32::from_be_bytes(*moves[0].first_chunk().expect("a number"));
+    host.lead_under(0);
+    assert_eq!((host.life(), host.source_reports().0), (Some(Life::Arriving), 1));
+    host.take_move();
+    host.lead_under(EPOCH + 8);
+    assert_eq!((host.life(), host.source_reports().0), (Some(Life::Owned), 0));
 }
 
 /// Two targets are silent, and more flows are to go than one batch holds. A target that

@@ -260,9 +260,11 @@ impl Migrations {
         {
             match epochs.next().and_then(Epoch::given) {
                 None => {
+                    // A flow with a new route was not refused: the old one was.
+                    let tries = flow.tries + u8::from(is_here(lane, flow));
                     stay(lane, flow);
                     cancelled |= 1 << at;
-                    stayed.push((departure.lane, flow.here, flow.tries + 1));
+                    stayed.push((departure.lane, flow.here, tries));
                 }
                 Some(epoch) => {
                     flow.new_epoch = epoch;
@@ -491,7 +493,7 @@ impl Migrations {
                 body.extend_from_slice(&departure.to.node.to_be_bytes());
                 body.extend_from_slice(&departure.to.incarnation.to_be_bytes());
                 for flow in welcome {
-                    body.extend_from_slice(claim_of(lane, flow.slot(), departure.lane).as_bytes());
+                    body.extend_from_slice(claim_of(lane, flow, departure.lane).as_bytes());
                 }
                 if fabric.send(switch, kind::MOVE, &body).is_ok() {
                     departure.asked_switch = true;
@@ -531,7 +533,7 @@ impl Migrations {
                 body.extend_from_slice(&lanes[lane].flows.layout().to_be_bytes());
                 for flow in &flows {
                     let needs_earlier = lanes[lane].protection.needs_earlier(flow.slot());
-                    let claim = claim_of(&lanes[lane], flow.slot(), lane)
+                    let claim = claim_of(&lanes[lane], flow, lane)
                         .with(ClaimFlag::NeedsEarlier, needs_earlier);
                     body.extend_from_slice(claim.as_bytes());
                 }
@@ -576,8 +578,10 @@ fn keeps_sent(lane: &Lane, flow: &Departing) -> bool {
     lane.protection.paged().is_none_or(|paged| paged.keeps_sent(&lane.flows, flow.slot()))
 }
 
-fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
-    Claim::of(lane.flows.header(slot), chain as u16)
+/// The claim of a flow as it was when it was chosen. If the flow has ended since, or has
+/// got its route anew, the switch refuses it.
+fn claim_of(lane: &Lane, flow: &Departing, chain: usize) -> Claim {
+    Claim::of(lane.flows.header(flow.slot()), chain as u16).under(flow.old_epoch)
 }
 
 impl Lane {

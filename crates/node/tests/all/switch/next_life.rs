@@ -48,7 +48,7 @@ impl Bench {
         newest: u32,
         is_last: bool,
     ) {
-        let mut body = vec![u8::from(is_last)];
+        let mut body = vec![2, u8::from(is_last)];
         body.extend_from_slice(&newest.to_be_bytes());
         body.extend_from_slice(&0u64.to_be_bytes());
         for &(from, epoch, sent) in flows {
@@ -243,12 +243,27 @@ fn routes_that_nobody_asked_for_are_refused() {
     assert!(bench.switch.is_empty(), "this life has lost nothing");
     let mut bench = Bench::life(2);
     bench.introduce(&[X, Y], &[]);
-    for body in [&[][..], &[1], &[1, 0, 0, 0], &[1, 0, 0, 0, 5, 6]] {
+    for body in [&[][..], &[2], &[2, 1, 0, 0, 0], &[2, 1, 0, 0, 0, 5, 6]] {
         bench.runtime(X).send(NodeId::SWITCH, kind::ROUTES, body).expect("room");
         bench.exchange();
     }
     assert!(bench.switch.is_empty() && !bench.switch.is_whole());
     assert_eq!(bench.switch.drops().total(), 4);
+}
+
+/// A runtime answers the switch's previous incarnation when it has the next one's address
+/// already. What it leaves out is no loss.
+#[test]
+fn half_an_answer_to_a_previous_life_is_refused() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    let rest = [&[1, 1][..], &41u32.to_be_bytes(), &0u64.to_be_bytes()].concat();
+    bench.runtime(X).send(NodeId::SWITCH, kind::ROUTES, &rest).expect("room");
+    bench.exchange();
+    bench.tell(Y, &[], 41, true);
+    assert!(!bench.switch.is_whole(), "it waits for the other");
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    assert!(bench.switch.is_whole() && bench.route(1).is_some());
 }
 
 /// A host died with the switch. Two other hosts have a copy of one of its flows, one of

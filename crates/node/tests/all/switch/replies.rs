@@ -17,9 +17,13 @@ impl Bench {
         let claim = self.of_replied(from, to, epoch, flag);
         let (node, incarnation) = (by.node.get().into(), by.incarnation.into());
         let info = RouteInfo { claim, node, incarnation, before: 0.into(), is_real: 1 };
-        let body =
-            [&[u8::from(is_last)][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()]
-                .concat();
+        let body = [
+            &[2, u8::from(is_last)][..],
+            &50u32.to_be_bytes(),
+            &0u64.to_be_bytes(),
+            info.as_bytes(),
+        ]
+        .concat();
         self.runtime(by).send(NodeId::SWITCH, kind::ROUTES, &body).expect("room");
         self.exchange();
     }
@@ -291,7 +295,7 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
                 is_real: 1,
             };
             let told =
-                [&[1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
+                [&[2, 1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
             for is_x in [is_x_first, !is_x_first] {
                 if is_x {
                     bench.tell_replied(X, 1, 1, epoch_at_x, at_x, true);
