@@ -3,6 +3,7 @@
 mod machinery;
 mod whole_box;
 
+use super::functions::packets;
 use super::{kernel, memory, replication};
 use clap::Subcommand;
 use holdfast_control::exit::{self, Failure};
@@ -219,14 +220,18 @@ pub enum Plan {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
-    /// The cost of a new flow by the number of a firewall's rules
+    /// The cost of each function and of the papers' chains; of payload that is read; of
+    /// a firewall's rules
     Functions {
-        /// New flows per case and round
-        #[arg(long, default_value_t = 200_000)]
-        flows: usize,
+        /// Flows, one or more numbers
+        #[arg(long, value_delimiter = ',', default_values_t = [10_000, 1_000_000])]
+        flows: Vec<usize>,
         /// Rounds; the median counts
-        #[arg(long, default_value_t = 7)]
+        #[arg(long, default_value_t = 5)]
         rounds: usize,
+        /// Only one of the three tables
+        #[arg(long)]
+        only: Option<Question>,
     },
     /// The cost of sealing packets between hosts
     Sealing {
@@ -307,13 +312,37 @@ impl Plan {
                 machinery::controls(round_trips, messages, json)
             }
             Plan::Messages { messages, rounds } => machinery::messages(messages, rounds, json),
-            Plan::Functions { flows, rounds } => machinery::new_flows(flows, rounds, json),
+            Plan::Functions { flows, rounds, only } => {
+                let asks = |question| only.is_none_or(|only| only == question);
+                if asks(Question::Packets) {
+                    let time = Duration::from_millis(100);
+                    machinery::packets(&packets::Plan { flows, time, rounds }, json)?;
+                }
+                if asks(Question::Payload) {
+                    machinery::payload(rounds, json)?;
+                }
+                if asks(Question::Rules) {
+                    machinery::new_flows(rounds, json)?;
+                }
+                Ok(())
+            }
             Plan::Sealing { packets, rounds } => machinery::sealing(packets, rounds, json),
         }
     }
 }
 
 /// Prints one line of JSON per row, or a table.
+/// A table of `bench functions`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Question {
+    /// The time per packet
+    Packets,
+    /// Bytes per second
+    Payload,
+    /// The time per new flow
+    Rules,
+}
+
 fn tell<T: serde::Serialize>(
     rows: &[T],
     json: bool,

@@ -63,6 +63,26 @@ pub(crate) fn client(flow: usize) -> ([u8; 4], u16) {
     (address, 10_000 + (flow % 50_000) as u16)
 }
 
+/// The UDP frame as the beginning of one of `len` bytes, whose further payload is zeros.
+/// A [`Player`] adds them.
+pub(crate) fn with_length<const L: usize>(mut frame: [u8; L], len: usize) -> [u8; L] {
+    let (total, datagram) = ((len - 14) as u16, (len - 34) as u16);
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    frame[24..26].copy_from_slice(&[0; 2]);
+    let sum = checksum::checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame[38..40].copy_from_slice(&datagram.to_be_bytes());
+    // The zeros behind the frame add nothing to the sum, but the length counts twice.
+    frame[40..42].copy_from_slice(&[0; 2]);
+    let pseudo = [frame[26..34].to_vec(), vec![0, proto::UDP], frame[38..40].to_vec()].concat();
+    let sum = match checksum::checksum(&[&pseudo, &frame[34..]].concat()) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    frame[40..42].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
 /// The reply to a frame that left: source and destination exchanged.
 pub(crate) fn reply_to<const L: usize>(frame: &[u8; L]) -> [u8; L] {
     let end = |address: usize, port: usize| {
@@ -78,7 +98,8 @@ pub(crate) fn is_sound(frame: &[u8]) -> bool {
         && checksum::transport(&frame[26..30], &frame[30..34], proto::UDP, &frame[34..]) == 0
 }
 
-/// A port that plays frames from memory, one after the other, endlessly.
+/// A port that plays frames from memory, one after the other, endlessly. Zeros follow a
+/// frame whose header says that it is longer.
 pub(crate) struct Player<const L: usize> {
     frames: Vec<[u8; L]>,
     at: usize,
@@ -104,7 +125,10 @@ impl<const L: usize> Player<L> {
     ) {
         for _ in 0..count {
             let Some(mut packet) = pool.take() else { return };
-            let fits = packet.copy_from(&self.frames[self.at]);
+            let frame = &self.frames[self.at];
+            let len = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+            let fits = packet.copy_from(frame)
+                && packet.extend_back(len.saturating_sub(L)).map(|rest| rest.fill(0)).is_some();
             debug_assert!(fits);
             self.at += 1;
             if self.at == self.frames.len() {
@@ -119,4 +143,20 @@ impl<const L: usize> Player<L> {
 pub(crate) fn percentile(sorted: &[u64], percent: f64) -> f64 {
     let at = (sorted.len() as f64 * percent / 100.0) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).map_or(0.0, |&value| value as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_wire::MemoryPool;
+
+    #[test]
+    fn a_longer_frame_is_sound() {
+        let frame = udp::<FRAME_LEN>(client(3), VIRTUAL);
+        assert_eq!(with_length(frame, FRAME_LEN), frame);
+        let mut player = Player::new(vec![with_length(frame, 590)]);
+        let (mut pool, mut into) = (MemoryPool::new(1), Vec::new());
+        player.receive(1, &mut pool, &mut into);
+        assert!(into[0].len() == 590 && is_sound(into[0].bytes()));
+    }
 }

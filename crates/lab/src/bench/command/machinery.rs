@@ -2,6 +2,7 @@
 
 use super::{Churning, tell, wrong};
 use crate::bench::chains::{self, chain, function, functions, monitor};
+use crate::bench::functions::{packets, payload, rules};
 use crate::bench::{
     controls, datapath, growth, instances, local, messages, migration, recovery, reinforce,
     replication, rescue, sealing, takeover, tenants,
@@ -454,12 +455,54 @@ pub(super) fn sealing(packets: usize, rounds: usize, json: bool) -> Result<(), F
     })
 }
 
-pub(super) fn new_flows(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
-    use crate::bench::functions::{Plan, Row};
-    let rows = crate::bench::functions::run(&Plan { flows, rounds }, &holdfast_io::allocations)
-        .map_err(wrong)?;
+pub(super) fn packets(plan: &packets::Plan, json: bool) -> Result<(), Failure> {
+    let rows = packets::run(plan, &holdfast_io::allocations).map_err(wrong)?;
+    let head = [
+        "chain",
+        "flows",
+        "frames",
+        "none ns/packet",
+        "nfvactor",
+        "ratio",
+        "allocations/packet",
+        "bytes/flow",
+    ];
+    tell(&rows, json, &head, |row: &packets::Row| {
+        vec![
+            row.chain.to_owned(),
+            row.flows.to_string(),
+            row.frames.to_owned(),
+            format!("{:.0}", row.none_ns),
+            format!("{:.0}", row.nfvactor_ns),
+            format!("{:.2}", row.ratio),
+            format!("{:.4}", row.allocations_per_packet),
+            row.bytes_per_flow.to_string(),
+        ]
+    })
+}
+
+pub(super) fn payload(rounds: usize, json: bool) -> Result<(), Failure> {
+    let plan = payload::Plan { bytes: 4_000_000, streams: 5, rounds };
+    let rows = payload::run(&plan, &holdfast_io::allocations).map_err(wrong)?;
+    let head = ["function", "patterns", "Gbit/s", "bare", "ratio", "whole", "allocations/segment"];
+    tell(&rows, json, &head, |row: &payload::Row| {
+        vec![
+            row.function.to_owned(),
+            row.patterns.to_string(),
+            format!("{:.2}", row.gbps),
+            format!("{:.2}", row.bare_gbps),
+            format!("{:.2}", row.ratio),
+            format!("{:.2}", row.whole_gbps),
+            format!("{:.4}", row.allocations_per_segment),
+        ]
+    })
+}
+
+pub(super) fn new_flows(rounds: usize, json: bool) -> Result<(), Failure> {
+    let plan = rules::Plan { flows: 200_000, rounds };
+    let rows = rules::run(&plan, &holdfast_io::allocations).map_err(wrong)?;
     let head = ["function", "rules", "ns/new flow", "ratio", "allocations/new flow"];
-    tell(&rows, json, &head, |row: &Row| {
+    tell(&rows, json, &head, |row: &rules::Row| {
         vec![
             row.function.to_owned(),
             row.rules.to_string(),

@@ -8,7 +8,7 @@ use holdfast_nf::Chain;
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Plan as Preset, Protection};
-use holdfast_wire::header::ETHERTYPE_NSH;
+use holdfast_wire::header::{ETHERTYPE_NSH, ETHERTYPE_VLAN};
 use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
 use holdfast_wire::{MemoryPool, NodeId, Packet, PacketPool};
 use std::ops::Range;
@@ -214,7 +214,7 @@ fn encapsulate(packet: &mut Packet, to: Peer, stamp: u64, epoch: u32, flags: u8)
 /// Takes released packets: counts them, and keeps them or their latencies on request.
 pub(in crate::bench) struct Sink<const L: usize> {
     pub(in crate::bench) released: u64,
-    /// Released frames, if they are kept.
+    /// Released frames, if they are kept, without a VLAN tag.
     pub(in crate::bench) kept: Option<Vec<[u8; L]>>,
     /// Latency of each packet, ns, if packets carry their due time.
     pub(in crate::bench) latencies: Option<Vec<u64>>,
@@ -234,7 +234,7 @@ impl<const L: usize> Sink<L> {
     #[inline]
     pub(in crate::bench) fn take(&mut self, packet: &Packet) {
         let bytes = packet.bytes();
-        if bytes.len() != ENCAPSULATION_LEN + L
+        if bytes.len() < ENCAPSULATION_LEN + L
             || bytes[12..14] != ETHERTYPE_NSH.to_be_bytes()
             || bytes[21] != index::RELEASED
         {
@@ -247,8 +247,12 @@ impl<const L: usize> Sink<L> {
     #[inline]
     pub(super) fn note(&mut self, frame: &[u8]) {
         self.released += 1;
-        if let (Some(kept), Ok(frame)) = (&mut self.kept, frame.try_into()) {
-            kept.push(frame);
+        if let Some(kept) = &mut self.kept {
+            let mut frame = frame.to_vec();
+            if frame[12..14] == ETHERTYPE_VLAN.to_be_bytes() {
+                frame.drain(12..16);
+            }
+            kept.extend(<[u8; L]>::try_from(frame));
         }
         let now = self.now_if_timed();
         if let (Some(latencies), Some((due, _))) =
@@ -343,7 +347,7 @@ impl<const L: usize> Alone<L> {
         }
     }
 
-    pub(super) fn bytes_per_flow(&self) -> usize {
+    pub(in crate::bench) fn bytes_per_flow(&self) -> usize {
         self.runtime.flows(0).map_or(0, |flows| flows.memory() / flows.len().max(1))
     }
 

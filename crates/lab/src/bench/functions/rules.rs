@@ -1,13 +1,12 @@
-//! `holdfast bench functions`: what a function costs by the size of its configuration.
+//! The cost of a new flow by the number of a firewall's rules.
 //!
-//! A firewall alone, with more and more rules, of which each flow's first packet meets
-//! any: what it costs to let a new flow in. Rules are networks of clients with a list of
-//! ports, as in a company's edge, between them some that fix less. Every case first looks
-//! at each packet's decision, at the rule that it names, and at a packet that no rule
-//! lets in. The cases take turns, so that a noisy machine disturbs all alike.
+//! The firewall is alone, with more and more rules, of which each flow's first packet
+//! meets any. Rules are networks of clients with a list of ports, as in a company's edge,
+//! between them some that fix less. Every case first looks at each packet's decision, at
+//! the rule that it names, and at a packet that no rule lets in.
 
-use super::median;
-use super::traffic::{FRAME_LEN, udp};
+use crate::bench::median;
+use crate::bench::traffic::{FRAME_LEN, udp};
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
 use serde::Serialize;
