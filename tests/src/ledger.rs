@@ -79,6 +79,8 @@ struct Way {
     /// first arrival.
     sent: Vec<u32>,
     came: HashMap<u64, (u32, u64)>,
+    /// The box's count was wrong when it was last compared.
+    is_miscounted: bool,
 }
 
 #[derive(Debug, Default)]
@@ -242,19 +244,26 @@ impl Ledger {
     /// [`Ledger::came`] from *before* the box was asked: those datagrams had been
     /// released, and the box must not forget a released packet.
     pub fn compare(&mut self, flow: u32, seen: [u64; 2], counted: [u64; 2], mapping: SocketAddr) {
-        let Some(known) = self.flows.get(&flow) else { return };
-        let sent =
-            [0, 1].map(|at| known.ways[at].sent.iter().map(|times| u64::from(*times)).sum::<u64>());
+        let Some(known) = self.flows.get_mut(&flow) else { return };
+        let mut found = Vec::new();
         for at in [End::Client, End::Server] {
-            let (seen, counted, sent) =
-                (seen[at as usize], counted[at as usize], sent[at as usize]);
-            if counted < seen {
-                self.note(Wrong::CountForgotten { flow, at, seen, counted });
+            let way = &mut known.ways[at as usize];
+            let sent = way.sent.iter().map(|times| u64::from(*times)).sum();
+            let (seen, counted) = (seen[at as usize], counted[at as usize]);
+            let wrong = if counted < seen {
+                Some(Wrong::CountForgotten { flow, at, seen, counted })
+            } else if counted > sent {
+                Some(Wrong::CountInvented { flow, at, sent, counted })
+            } else {
+                None
+            };
+            // A count stays wrong however often the box is asked.
+            if core::mem::replace(&mut way.is_miscounted, wrong.is_some()) {
+                continue;
             }
-            if counted > sent {
-                self.note(Wrong::CountInvented { flow, at, sent, counted });
-            }
+            found.extend(wrong);
         }
+        found.into_iter().for_each(|wrong| self.note(wrong));
         self.compare_mapping(flow, mapping);
     }
 

@@ -36,6 +36,18 @@ impl Reader {
         is_right
     }
 
+    /// The number of bytes at the beginning that are allowed at this step and change
+    /// nothing: most of a header section is fields that are not interpreted.
+    pub(super) fn skipped(&self, bytes: &[u8]) -> usize {
+        let is_interpreted = self.field & (LENGTH | CODING | HOST) != 0;
+        match self.step {
+            step::NAME if self.field == 0 => run(bytes, is_token),
+            step::VALUE if !is_interpreted => run(bytes, is_text),
+            step::REASON | step::EXTENSION => run(bytes, is_text),
+            _ => 0,
+        }
+    }
+
     /// Processes a byte; false if the byte is not allowed at this step.
     pub(super) fn take(&mut self, head: &mut Head, byte: u8) -> bool {
         match self.step {
@@ -355,6 +367,14 @@ impl Reader {
             _ => false,
         }
     }
+}
+
+/// The number of bytes at the beginning that are all `allowed`. Blocks without a branch
+/// inside become vector instructions.
+fn run(bytes: &[u8], allowed: impl Fn(u8) -> bool) -> usize {
+    let is_whole = |block: &&[u8]| block.iter().fold(true, |all, byte| all & allowed(*byte));
+    let blocks = bytes.chunks_exact(16).take_while(is_whole).count() * 16;
+    blocks + bytes[blocks..].iter().take_while(|byte| allowed(**byte)).count()
 }
 
 /// The step after a byte that ends a chunk's size.

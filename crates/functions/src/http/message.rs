@@ -276,6 +276,14 @@ impl Reader {
                 self.marks |= mark::LONG;
                 return (at, Stop::Oversized);
             }
+            let room = if self.has(mark::LONG) { data.len() } else { (limit - self.seen) as usize };
+            let rest = &data[at..];
+            let skipped = self.skipped(&rest[..rest.len().min(room)]);
+            if skipped > 0 {
+                self.seen = self.seen.saturating_add(skipped as u32);
+                at += skipped;
+                continue;
+            }
             self.seen = self.seen.saturating_add(1);
             if !self.take(head, *byte) {
                 return (at, Stop::Malformed);

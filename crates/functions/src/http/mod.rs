@@ -102,7 +102,20 @@ pub struct Http {
 
 /// True for a byte of a token (RFC 9110, section 5.6.2).
 fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+    const TOKEN: [bool; 256] = {
+        let (mut table, mut byte, others) = ([false; 256], 0, b"!#$%&'*+-.^_`|~");
+        while byte < 256 {
+            table[byte] = (byte as u8).is_ascii_alphanumeric();
+            byte += 1;
+        }
+        let mut at = 0;
+        while at < others.len() {
+            table[others[at] as usize] = true;
+            at += 1;
+        }
+        table
+    };
+    TOKEN[usize::from(byte)]
 }
 
 /// True for a byte that may be in a field's value or a reason phrase.
