@@ -35,6 +35,7 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::fnv1a;
 use holdfast_wire::header::{proto, tcp_flags};
 use inspect::{Engine, Scan};
+use regex::Standing;
 use rules::{Action, Rule, Step};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -215,6 +216,7 @@ fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError
     let (mut rules, mut skipped): (Vec<Rule>, Vec<ConfigError>) = (Vec::new(), Vec::new());
     let mut sids: BTreeMap<u32, String> = BTreeMap::new();
     let mut room = MOST_EXPRESSIONS;
+    let mut standing = Vec::new();
     for (path, name, text) in config.texts() {
         let joined = text::joined(text);
         let (mut line_at, mut line_number) = (0, 1);
@@ -257,8 +259,26 @@ fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError
             if rules.len() == MOST_RULES {
                 return Err(error(offset, format!("more than {MOST_RULES} rules")));
             }
+            if rule.standing().next().is_some() {
+                standing.push((rules.len(), error(offset, String::new())));
+            }
             rules.push(rule);
         }
+    }
+    // The first rule with which the automaton is too large.
+    let is_too_large = |(rule, _): &(usize, ConfigError)| {
+        Standing::new(&inspect::standing(&rules[..=*rule])).is_err()
+    };
+    if let Some(last) = standing.last()
+        && is_too_large(last)
+    {
+        let first = standing.partition_point(|upto| !is_too_large(upto));
+        let error = standing.swap_remove(first).1;
+        let message = format!(
+            "the expressions without `R` up to this one take more than {} MiB together: open repetitions such as `.*` take the most room",
+            regex::MOST_STANDING >> 20
+        );
+        return Err(ConfigError { message, ..error });
     }
     Ok((rules, skipped))
 }
@@ -360,7 +380,7 @@ impl Ips {
         key: &'k FlowKey,
     ) -> Scan<'k> {
         let mut scan = Scan::new(key, way == 0, flow.is_established());
-        self.engine.run(&mut Side::default(), 0, [0; 2], payload(packet), &mut scan);
+        self.engine.run(&mut Side::default(), 0, [0; 3], payload(packet), &mut scan);
         scan
     }
 

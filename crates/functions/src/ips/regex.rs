@@ -1,7 +1,11 @@
-//! Regular expressions that follow a content: automata that are stepped byte by byte, so
-//! that a flow has the state of one in four bytes.
+//! Regular expressions: automata that are stepped byte by byte, so that a flow has the
+//! state of one in four bytes.
+//!
+//! An expression with the flag `R` follows a content, and a flow has few of them under
+//! way. All expressions without it ([`Standing`]) are one automaton that reads every byte
+//! from the stream's beginning, like those of the contents.
 
-use super::automaton::Known;
+use super::automaton::{Known, Use};
 use super::rules::quoted;
 use super::text::{Piece, Wrong, unsupported, wrong};
 use regex_automata::dfa::{Automaton, StartKind, dense};
@@ -17,6 +21,11 @@ use std::sync::Arc;
 const MOST_PROGRAM: usize = 1 << 18;
 const MOST_AUTOMATON: usize = 1 << 19;
 const MOST_EFFORT: usize = 1 << 21;
+/// Limits of the automaton of all expressions without `R`, bytes: its program, the
+/// automaton, and the memory to build it.
+const MOST_STANDING_PROGRAM: usize = 1 << 20;
+pub(super) const MOST_STANDING: usize = 1 << 22;
+const MOST_STANDING_EFFORT: usize = 1 << 24;
 /// Maximum nesting of groups and repetitions.
 const MOST_NESTED: u32 = 50;
 
@@ -29,7 +38,12 @@ pub(super) struct Expression {
     /// True if a match depends on the place where the expression begins: one under way
     /// from an earlier place does not stand for it.
     pub(super) is_anchored: bool,
+    /// The text, for [`Standing`], of an expression without `R`.
+    pub(super) standing: Option<Pattern>,
 }
+
+/// The text of an expression, and how it is to be read.
+pub(super) type Pattern = (String, syntax::Config);
 
 /// The result of a step by one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,13 +67,16 @@ impl Expression {
         let pattern = text.part(1, end);
         let flags = text.part(end + 1, text.text.len());
         let mut how = syntax::Config::new().unicode(false).utf8(false).nest_limit(MOST_NESTED);
-        let (mut is_relative, mut is_anchored) = (false, false);
+        let (mut is_relative, mut is_anchored, mut is_spaced) = (false, false, false);
         for (at, flag) in flags.text.char_indices() {
             match flag {
                 'i' => how = how.case_insensitive(true),
                 's' => how = how.dot_matches_new_line(true),
                 'm' => how = how.multi_line(true),
-                'x' => how = how.ignore_whitespace(true),
+                'x' => {
+                    how = how.ignore_whitespace(true);
+                    is_spaced = true;
+                }
                 'A' => is_anchored = true,
                 'R' => is_relative = true,
                 // Greed changes the extent of a match, not whether there is one.
@@ -72,13 +89,17 @@ impl Expression {
                 }
             }
         }
+        let mut expression = Expression::compile(pattern, &how, is_anchored)?;
         if !is_relative {
-            return Err(unsupported(
-                value.at,
-                "a `pcre` without the flag `R` is not supported: bytes before the content's match have passed",
-            ));
+            // Another line ends a comment of `x`.
+            let text = match (is_anchored, is_spaced) {
+                (true, true) => format!("\\A(?:{}\n)", pattern.text),
+                (true, false) => format!("\\A(?:{})", pattern.text),
+                _ => pattern.text.to_owned(),
+            };
+            expression.standing = Some((text, how));
         }
-        Expression::compile(pattern, &how, is_anchored)
+        Ok(expression)
     }
 
     fn compile(
@@ -130,7 +151,7 @@ impl Expression {
             ));
         }
         let id = |state: u32| StateID::new_unchecked(state as usize);
-        let known = Known::reach(start.as_u32(), |state, byte| {
+        let known = Known::reach(&[start.as_u32()], |state, byte| {
             automaton.next_state(id(state), byte).as_u32()
         });
         let begins = !program.look_set_any().is_empty();
@@ -139,6 +160,7 @@ impl Expression {
             start: start.as_u32(),
             known: Arc::new(known),
             is_anchored: is_anchored || begins,
+            standing: None,
         })
     }
 
@@ -183,5 +205,143 @@ impl Expression {
     pub(super) fn is_matched(&self, state: u32) -> bool {
         let state = StateID::new_unchecked(state as usize);
         self.automaton.is_match_state(self.automaton.next_eoi_state(state))
+    }
+}
+
+/// All expressions without `R`, as one automaton.
+pub(super) struct Standing {
+    automaton: dense::DFA<Vec<u32>>,
+    /// The state before a stream's first byte.
+    start: u32,
+    /// The state behind bytes that begin no match.
+    rest: u32,
+    known: Known,
+    /// The use of each expression.
+    uses: Vec<Use>,
+}
+
+/// The number that stands for a state that a flow does not know.
+const UNKNOWN: u32 = 0;
+
+impl Standing {
+    /// The automaton of these expressions; none without one.
+    ///
+    /// # Errors
+    /// The automaton is too large.
+    pub(super) fn new(expressions: &[(Use, &Pattern)]) -> Result<Option<Standing>, ()> {
+        if expressions.is_empty() {
+            return Ok(None);
+        }
+        let trees = expressions.iter().map(|(_, (text, how))| syntax::parse_with(text, how));
+        let trees = trees.collect::<Result<Vec<_>, _>>().map_err(drop)?;
+        let config = thompson::Config::new()
+            .utf8(false)
+            .nfa_size_limit(Some(MOST_STANDING_PROGRAM))
+            .shrink(false);
+        let program = thompson::Compiler::new()
+            .configure(config)
+            .build_many_from_hir(&trees)
+            .map_err(drop)?;
+        let config = dense::Config::new()
+            .match_kind(MatchKind::All)
+            .start_kind(StartKind::Unanchored)
+            .dfa_size_limit(Some(MOST_STANDING))
+            .determinize_size_limit(Some(MOST_STANDING_EFFORT));
+        let automaton =
+            dense::Builder::new().configure(config).build_from_nfa(&program).map_err(drop)?;
+        let begin = |before: Option<u8>| {
+            let config = start::Config::new().anchored(Anchored::No).look_behind(before);
+            automaton.start_state(&config).map(|state| state.as_u32()).map_err(drop)
+        };
+        // Of the bytes before, only a line's end makes a difference to an expression.
+        let (start, rest) = (begin(None)?, begin(Some(0))?);
+        let uses = expressions.iter().map(|(of, _)| *of).collect();
+        let mut standing = Standing { automaton, start, rest, known: Known::default(), uses };
+        standing.known = Known::reach(&[start, rest], |state, byte| standing.next(state, byte));
+        Ok(Some(standing))
+    }
+
+    /// [`Known::digest`] of its states.
+    pub(super) fn digest(&self) -> u64 {
+        self.known.digest()
+    }
+
+    /// The state of this number at this position of the stream; that before a first byte
+    /// or behind uninteresting bytes if no state has the number.
+    #[inline]
+    pub(super) fn resume(&self, state: u32, position: u64) -> u32 {
+        match state {
+            UNKNOWN if position == 0 => self.start,
+            state if state != UNKNOWN && self.known.has(state) => state,
+            _ => self.rest,
+        }
+    }
+
+    /// The state after a byte. `state` must be one of the automaton's.
+    #[inline]
+    pub(super) fn next(&self, state: u32, byte: u8) -> u32 {
+        let next = self.automaton.next_state(StateID::new_unchecked(state as usize), byte);
+        // Nothing can match any more, which is what no bytes lead to, either.
+        if next.as_usize() == UNKNOWN as usize { self.rest } else { next.as_u32() }
+    }
+
+    /// The state with the matches that end with the latest byte. The automaton itself
+    /// reports them one byte late.
+    #[inline]
+    pub(super) fn ended(&self, state: u32) -> u32 {
+        self.automaton.next_eoi_state(StateID::new_unchecked(state as usize)).as_u32()
+    }
+
+    /// The number of expressions whose matches this state reports.
+    #[inline]
+    pub(super) fn matches(&self, state: u32) -> usize {
+        let state = StateID::new_unchecked(state as usize);
+        if self.automaton.is_special_state(state) && self.automaton.is_match_state(state) {
+            return self.automaton.match_len(state);
+        }
+        0
+    }
+
+    /// The use of the expression with index `at` among those.
+    #[inline]
+    pub(super) fn used(&self, state: u32, at: usize) -> Option<Use> {
+        let state = StateID::new_unchecked(state as usize);
+        self.uses.get(self.automaton.match_pattern(state, at).as_usize()).copied()
+    }
+}
+
+impl core::fmt::Debug for Standing {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Standing").field("expressions", &self.uses.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that begin no match lead to one state, that of a place about which nothing
+    /// is known; only at the stream's beginning an expression can ask for it.
+    #[test]
+    fn uninteresting_bytes_lead_to_one_state() {
+        let written: Vec<Pattern> = ["abc", "^x+y", "\\d{3}"]
+            .iter()
+            .map(|text| ((*text).to_owned(), syntax::Config::new().unicode(false).utf8(false)))
+            .collect();
+        let of = Use { rule: 0, chain: 0, step: 0 };
+        let expressions: Vec<_> = written.iter().map(|written| (of, written)).collect();
+        let standing = Standing::new(&expressions).unwrap().unwrap();
+        let after = |state: u32, bytes: &[u8]| {
+            bytes.iter().fold(state, |state, byte| standing.next(state, *byte))
+        };
+        let rest = standing.resume(UNKNOWN, 1);
+        for bytes in ["q", "\n", "qx", "zzz\nzz"] {
+            assert_eq!(after(rest, bytes.as_bytes()), rest, "{bytes:?}");
+            assert_eq!(after(standing.resume(UNKNOWN, 0), bytes.as_bytes()), rest, "{bytes:?}");
+        }
+        let ends = |state: u32| standing.matches(standing.ended(state));
+        assert_eq!((ends(after(rest, b"ab")), ends(after(rest, b"abc"))), (0, 1));
+        assert_eq!((ends(after(rest, b"xy")), ends(after(standing.start, b"xy"))), (0, 1));
+        assert_eq!(standing.resume(u32::MAX, 5), rest);
     }
 }

@@ -349,6 +349,53 @@ fn a_flow_that_was_set_back_goes_on() {
     is_dropped(&mut bench, 28, b"/sh", PolicyDenied);
 }
 
+/// An expression without `R` is found across borders of segments and a failure, in
+/// retransmitted bytes too, once per packet in which a match ends.
+#[test]
+fn an_expression_is_searched_from_the_beginning() {
+    let key = rule("drop", "content:\"!\"; pcre:\"/key=[0-9]+;/\"; sid:1;");
+    let word = rule("alert", "pcre:\"/(?i)word/\"; sid:2;");
+    let first = rule("alert", "pcre:\"/^x?key/\"; sid:3;");
+    let rules = [&key, &word, &first];
+    let mut before = connected(&rules, json!({}));
+    says(&mut before, 0, b"xkey=1");
+    says(&mut before, 0, b"xkey=1");
+    says(&mut before, 6, b" key=23");
+    assert_eq!((before.counter("3"), before.counter("again")), (2, 1));
+    let mut after = ips(&rules, json!({}));
+    after.takes_over(&mut before, false);
+    says(&mut after, 13, b"4; WoRd");
+    assert_eq!(after.counter("2"), 1, "a match ends with the segment");
+    says(&mut after, 20, b" xkey");
+    assert_eq!((after.counter("2"), after.counter("3")), (1, 0), "it ended once, and `^` is past");
+    // The second copy would begin a match that the first one did not begin.
+    is_dropped(&mut after, 13, b"5; key=", FunctionDenied);
+    assert_eq!(after.counter("again_other_bytes"), 1);
+    is_dropped(&mut after, 25, b"!", PolicyDenied);
+}
+
+/// A border that is not remembered is one at which no pattern is under way. An expression
+/// that never ends, once begun, makes bytes uncertain there, and no others.
+#[test]
+fn an_expression_under_way_keeps_borders() {
+    let never_ends = rule("alert", "pcre:\"/begin.*end/s\"; sid:1;");
+    let mut bench = connected(&[&never_ends], json!({}));
+    for at in 0..40 {
+        says(&mut bench, at, b"x");
+    }
+    says(&mut bench, 10, b"xxx");
+    assert_eq!(bench.counter("again_uncertain"), 0);
+    says(&mut bench, 40, b"begin");
+    for at in 45..85 {
+        says(&mut bench, at, b"x");
+    }
+    // The latest of sixteen beginnings is known, an earlier one is not.
+    says(&mut bench, 84, b"x");
+    assert_eq!(bench.counter("again_uncertain"), 0);
+    is_dropped(&mut bench, 60, b"x", FunctionDenied);
+    assert_eq!(bench.counter("again_uncertain"), 1);
+}
+
 /// Thousands of patterns, too many for a table with a row per state, are found.
 #[test]
 fn thousands_of_patterns() {
@@ -486,9 +533,9 @@ proptest! {
     /// Any bytes as a flow's state cause no panic and change no packet.
     #[test]
     fn rubbish_in_a_flows_state_does_no_harm(
-        rubbish in proptest::collection::vec(any::<u8>(), 832),
-        at in 0usize..832,
-        len in 0usize..=832,
+        rubbish in proptest::collection::vec(any::<u8>(), 976),
+        at in 0usize..976,
+        len in 0usize..=976,
         is_small in any::<bool>(),
         digest in any::<bool>(),
     ) {
@@ -496,6 +543,7 @@ proptest! {
             rule("alert", "content:\"a\"; content:\"b\"; distance:0; within:3; content:\"c\"; sid:1;"),
             rule("alert", "content:\"A\"; nocase; pcre:\"/b+c/R\"; content:\"d\"; distance:1; sid:2;"),
             rule("alert", "content:\"x\"; pcre:\"/^yz/Ri\"; sid:3;"),
+            rule("alert", "pcre:\"/^a.*x/\"; pcre:\"/y?z/i\"; content:\"a\"; distance:0; sid:4;"),
         ];
         let mut bench = connected(&rules, json!({}));
         says(&mut bench, 0, b"abcAbbcdxyz");
