@@ -163,7 +163,7 @@ fn an_alert_is_written_once_and_by_the_rules_that_were_read(interrupt: &Interrup
         text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     };
     let wait_for = |what: &str, count: usize| {
-        until(what, PATIENCE, interrupt, || Ok((written()?.len() >= count).then_some(())))
+        until(what, TIMEOUT, interrupt, || Ok((written()?.len() >= count).then_some(())))
     };
     let mut service = Service::new(&network, 81)?;
     let (client, server) = service.connect(&network)?;
@@ -173,7 +173,7 @@ fn an_alert_is_written_once_and_by_the_rules_that_were_read(interrupt: &Interrup
     let is_replayed =
         |status: &Status| status.drops.get("released_before").is_some_and(|count| *count > 0);
     let what = "packets are processed again";
-    network.running.wait_for(what, PATIENCE, interrupt, is_replayed)?;
+    network.running.wait_for(what, TIMEOUT, interrupt, is_replayed)?;
     // Notes of a runtime come in order: the next one comes behind those of the replay.
     send(&client, &server, b"another marked word")?;
     wait_for("the second alert", 2)?;
