@@ -106,14 +106,13 @@ fn send_refused(
     Ok(())
 }
 
-/// Clients send the first half of a pattern, each runtime is killed in turn, and the
-/// second half is dropped all the same. A connection that continues with other bytes is
-/// served, and so is one that carries the pattern to another port.
+/// Clients send the first half of a pattern and of an expression, each runtime is killed
+/// in turn, and the second half is dropped all the same. A connection that continues with
+/// other bytes is served, and so is one that carries the pattern to another port.
 fn a_pattern_is_found_across_the_death_of_who_saw_its_beginning(
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let rule =
-        "drop tcp any any -> any 81 (msg:\"mark\"; flow:to_server; content:\"forbidden\"; sid:7;)";
+    let rule = "drop tcp any any -> any 81 (msg:\"mark\"; flow:to_server; content:\"forbidden\"; pcre:\"/is f[a-z]+n/\"; sid:7;)";
     let network = network(&format!("ips: {{ rules: ['{rule}'] }}"), interrupt)?;
     let (mut watched, mut other) = (Service::new(&network, 81)?, Service::new(&network, 82)?);
     let bad = [watched.connect(&network)?, watched.connect(&network)?];

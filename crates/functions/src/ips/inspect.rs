@@ -108,7 +108,7 @@ fn names(rules: &[Rule]) -> Vec<Vec<Vec<(u16, u8)>>> {
         for step in steps.iter().map(Some).chain([None]) {
             let is_free = match step {
                 Some(Step::Content(content)) => content.most.is_none(),
-                Some(Step::Expression(_)) => false,
+                Some(_) => false,
                 None => true,
             };
             // A whole chain shares no place with a chain that goes on.
@@ -130,21 +130,29 @@ fn names(rules: &[Rule]) -> Vec<Vec<Vec<(u16, u8)>>> {
         .collect()
 }
 
-/// The rules' expressions without `R`.
-pub(super) fn standing(rules: &[Rule]) -> Vec<(Use, &Pattern)> {
-    let mut all = Vec::new();
+/// The automaton of the rules' expressions without `R`.
+///
+/// # Errors
+/// The automaton is too large.
+pub(super) fn standing(rules: &[Rule]) -> Result<Option<Standing>, ()> {
+    let mut all: Vec<(Use, &Pattern)> = Vec::new();
     for (rule, its) in (0u16..).zip(rules) {
         all.extend(its.standing().map(|(chain, pattern)| (Use { rule, chain, step: 0 }, pattern)));
     }
-    all
+    Standing::new(&all)
 }
 
 impl Engine {
-    /// Builds the automata.
+    /// Builds the automata of the contents. `standing` is that of the expressions without
+    /// `R`.
     ///
     /// # Errors
     /// The contents are too many; the text says so.
-    pub(super) fn new(rules: Vec<Rule>, digest: u64) -> Result<Engine, String> {
+    pub(super) fn new(
+        rules: Vec<Rule>,
+        standing: Option<Standing>,
+        digest: u64,
+    ) -> Result<Engine, String> {
         let mut contents = [BTreeMap::new(), BTreeMap::new()];
         let mut digests = Vec::new();
         for (at, rule) in (0u16..).zip(&rules) {
@@ -153,6 +161,7 @@ impl Engine {
                     let of = Use { rule: at, chain, step: number };
                     match step {
                         Step::Expression(expression) => digests.push(expression.digest()),
+                        Step::Standing(_) => {}
                         Step::Content(content) => {
                             let bytes = match content.is_nocase {
                                 true => content.bytes.to_ascii_lowercase(),
@@ -170,8 +179,6 @@ impl Engine {
         let too_many = |error| format!("the contents of all rules are too many: {error}");
         let exact = Automaton::new(exact, false).map_err(too_many)?;
         let nocase = Automaton::new(nocase, true).map_err(too_many)?;
-        let standing = Standing::new(&standing(&rules))
-            .map_err(|()| "the expressions without `R` take too much room".to_owned())?;
         digests.extend(standing.iter().map(Standing::digest));
         // The automata's digests are part of it: another build may number states
         // differently.
@@ -242,7 +249,7 @@ impl Engine {
                 Some(Step::Content(content)) => content.reach().is_some_and(|reach| {
                     i64::from(distance(partial.last, now)) >= i64::from(reach) + i64::from(behind)
                 }),
-                Some(Step::Expression(_)) => true,
+                Some(_) => true,
                 None => partial.next != WHOLE,
             };
             if is_over {
@@ -366,6 +373,8 @@ impl Engine {
             Some(Step::Expression(expression)) => {
                 side.arm(next, expression.start(), expression.is_anchored)
             }
+            // An expression without `R` follows nothing.
+            Some(Step::Standing(_)) => true,
             None => return self.complete(side, place, end, scan),
         };
         scan.is_overfull |= !has_room;

@@ -6,7 +6,7 @@
 //! from the stream's beginning, like those of the contents.
 
 use super::automaton::{Known, Use};
-use super::rules::quoted;
+use super::rules::{Step, quoted};
 use super::text::{Piece, Wrong, unsupported, wrong};
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::nfa::thompson;
@@ -14,6 +14,7 @@ use regex_automata::util::look::Look;
 use regex_automata::util::primitives::StateID;
 use regex_automata::util::{start, syntax};
 use regex_automata::{Anchored, MatchKind};
+use regex_syntax::hir::{self, Hir};
 use std::sync::Arc;
 
 /// Limits of one expression, bytes: its program, its automaton, and the memory to build
@@ -22,14 +23,15 @@ const MOST_PROGRAM: usize = 1 << 18;
 const MOST_AUTOMATON: usize = 1 << 19;
 const MOST_EFFORT: usize = 1 << 21;
 /// Limits of the automaton of all expressions without `R`, bytes: its program, the
-/// automaton, and the memory to build it.
+/// automaton, and the memory to build it. Every process builds it when it starts, and the
+/// time for that grows with the memory.
 const MOST_STANDING_PROGRAM: usize = 1 << 20;
-pub(super) const MOST_STANDING: usize = 1 << 22;
-const MOST_STANDING_EFFORT: usize = 1 << 24;
+const MOST_STANDING: usize = 1 << 21;
+const MOST_STANDING_EFFORT: usize = 1 << 21;
 /// Maximum nesting of groups and repetitions.
 const MOST_NESTED: u32 = 50;
 
-/// A regular expression.
+/// A regular expression with the flag `R`.
 #[derive(Debug, Clone)]
 pub(super) struct Expression {
     automaton: Arc<dense::DFA<Vec<u32>>>,
@@ -38,12 +40,15 @@ pub(super) struct Expression {
     /// True if a match depends on the place where the expression begins: one under way
     /// from an earlier place does not stand for it.
     pub(super) is_anchored: bool,
-    /// The text, for [`Standing`], of an expression without `R`.
-    pub(super) standing: Option<Pattern>,
 }
 
-/// The text of an expression, and how it is to be read.
-pub(super) type Pattern = (String, syntax::Config);
+/// A regular expression without the flag `R`, for [`Standing`].
+#[derive(Debug, Clone)]
+pub(super) struct Pattern {
+    tree: Hir,
+    /// Offset of the expression in the whole text, bytes.
+    pub(super) at: usize,
+}
 
 /// The result of a step by one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,63 +61,54 @@ pub(super) enum Led {
     Dead,
 }
 
-impl Expression {
-    /// Reads `"/…/flags"`.
-    pub(super) fn read(value: Piece<'_>) -> Result<Expression, Wrong> {
-        let text = quoted(value, "pcre")?;
-        let end = text.text.rfind('/').filter(|end| *end > 0 && text.text.starts_with('/'));
-        let Some(end) = end else {
-            return Err(wrong(text.at, "an expression is written as `/…/R`"));
-        };
-        let pattern = text.part(1, end);
-        let flags = text.part(end + 1, text.text.len());
-        let mut how = syntax::Config::new().unicode(false).utf8(false).nest_limit(MOST_NESTED);
-        let (mut is_relative, mut is_anchored, mut is_spaced) = (false, false, false);
-        for (at, flag) in flags.text.char_indices() {
-            match flag {
-                'i' => how = how.case_insensitive(true),
-                's' => how = how.dot_matches_new_line(true),
-                'm' => how = how.multi_line(true),
-                'x' => {
-                    how = how.ignore_whitespace(true);
-                    is_spaced = true;
-                }
-                'A' => is_anchored = true,
-                'R' => is_relative = true,
-                // Greed changes the extent of a match, not whether there is one.
-                'G' => {}
-                other => {
-                    return Err(unsupported(
-                        flags.at + at,
-                        format!("flag `{other}` of a `pcre` is not supported: i, s, m, x, A, R, G"),
-                    ));
-                }
+/// Reads `"/…/flags"`.
+pub(super) fn read(value: Piece<'_>) -> Result<Step, Wrong> {
+    let text = quoted(value, "pcre")?;
+    let end = text.text.rfind('/').filter(|end| *end > 0 && text.text.starts_with('/'));
+    let Some(end) = end else {
+        return Err(wrong(text.at, "an expression is written as `/…/` with flags behind it"));
+    };
+    let pattern = text.part(1, end);
+    let flags = text.part(end + 1, text.text.len());
+    let mut how = syntax::Config::new().unicode(false).utf8(false).nest_limit(MOST_NESTED);
+    let (mut is_relative, mut is_anchored) = (false, false);
+    for (at, flag) in flags.text.char_indices() {
+        match flag {
+            'i' => how = how.case_insensitive(true),
+            's' => how = how.dot_matches_new_line(true),
+            'm' => how = how.multi_line(true),
+            'x' => how = how.ignore_whitespace(true),
+            'A' => is_anchored = true,
+            'R' => is_relative = true,
+            // Greed changes the extent of a match, not whether there is one.
+            'G' => {}
+            other => {
+                return Err(unsupported(
+                    flags.at + at,
+                    format!("flag `{other}` of a `pcre` is not supported: i, s, m, x, A, R, G"),
+                ));
             }
         }
-        let mut expression = Expression::compile(pattern, &how, is_anchored)?;
-        if !is_relative {
-            // Another line ends a comment of `x`.
-            let text = match (is_anchored, is_spaced) {
-                (true, true) => format!("\\A(?:{}\n)", pattern.text),
-                (true, false) => format!("\\A(?:{})", pattern.text),
-                _ => pattern.text.to_owned(),
-            };
-            expression.standing = Some((text, how));
-        }
-        Ok(expression)
     }
+    let mut tree = syntax::parse_with(pattern.text, &how).map_err(|error| {
+        let said = error.to_string();
+        let said = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        unsupported(pattern.at, format!("the expression is not supported: {said}"))
+    })?;
+    if is_anchored {
+        tree = Hir::concat(vec![Hir::look(hir::Look::Start), tree]);
+    }
+    let expression = Expression::new(&tree, pattern.at)?;
+    Ok(match is_relative {
+        true => Step::Expression(expression),
+        false => Step::Standing(Pattern { tree, at: pattern.at }),
+    })
+}
 
-    fn compile(
-        pattern: Piece<'_>,
-        how: &syntax::Config,
-        is_anchored: bool,
-    ) -> Result<Expression, Wrong> {
-        let refuse = |what: &str| unsupported(pattern.at, what.to_owned());
-        let tree = syntax::parse_with(pattern.text, how).map_err(|error| {
-            let said = error.to_string();
-            let said = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
-            refuse(&format!("the expression is not supported: {said}"))
-        })?;
+impl Expression {
+    /// The expression at this offset of the whole text.
+    fn new(tree: &Hir, at: usize) -> Result<Expression, Wrong> {
+        let refuse = |what: &str| unsupported(at, what);
         let too_large = || {
             refuse("the expression is too large: repetitions of wide classes take the most room")
         };
@@ -120,7 +116,7 @@ impl Expression {
             thompson::Config::new().utf8(false).nfa_size_limit(Some(MOST_PROGRAM)).shrink(false);
         let program = thompson::Compiler::new()
             .configure(config)
-            .build_from_hir(&tree)
+            .build_from_hir(tree)
             .map_err(|_| too_large())?;
         let behind = [Look::Start, Look::StartLF];
         if program.look_set_any().iter().any(|look| !behind.contains(&look)) {
@@ -128,13 +124,9 @@ impl Expression {
                 "`$`, `\\b` and other looks ahead are not supported: the bytes there may still be to come",
             ));
         }
-        let (kind, anchored) = match is_anchored {
-            true => (StartKind::Anchored, Anchored::Yes),
-            false => (StartKind::Unanchored, Anchored::No),
-        };
         let config = dense::Config::new()
             .match_kind(MatchKind::All)
-            .start_kind(kind)
+            .start_kind(StartKind::Unanchored)
             .dfa_size_limit(Some(MOST_AUTOMATON))
             .determinize_size_limit(Some(MOST_EFFORT));
         let automaton = dense::Builder::new()
@@ -142,11 +134,11 @@ impl Expression {
             .build_from_nfa(&program)
             .map_err(|_| too_large())?;
         let start = automaton
-            .start_state(&start::Config::new().anchored(anchored))
+            .start_state(&start::Config::new().anchored(Anchored::No))
             .map_err(|_| refuse("the expression has no beginning"))?;
         if automaton.is_match_state(automaton.next_eoi_state(start)) {
             return Err(wrong(
-                pattern.at,
+                at,
                 "the expression matches nothing at all, so it always matches: leave it out",
             ));
         }
@@ -154,13 +146,11 @@ impl Expression {
         let known = Known::reach(&[start.as_u32()], |state, byte| {
             automaton.next_state(id(state), byte).as_u32()
         });
-        let begins = !program.look_set_any().is_empty();
         Ok(Expression {
             automaton: Arc::new(automaton),
             start: start.as_u32(),
             known: Arc::new(known),
-            is_anchored: is_anchored || begins,
-            standing: None,
+            is_anchored: !program.look_set_any().is_empty(),
         })
     }
 
@@ -232,8 +222,7 @@ impl Standing {
         if expressions.is_empty() {
             return Ok(None);
         }
-        let trees = expressions.iter().map(|(_, (text, how))| syntax::parse_with(text, how));
-        let trees = trees.collect::<Result<Vec<_>, _>>().map_err(drop)?;
+        let trees: Vec<&Hir> = expressions.iter().map(|(_, pattern)| &pattern.tree).collect();
         let config = thompson::Config::new()
             .utf8(false)
             .nfa_size_limit(Some(MOST_STANDING_PROGRAM))
@@ -324,12 +313,12 @@ mod tests {
     /// is known; only at the stream's beginning an expression can ask for it.
     #[test]
     fn uninteresting_bytes_lead_to_one_state() {
-        let written: Vec<Pattern> = ["abc", "^x+y", "\\d{3}"]
-            .iter()
-            .map(|text| ((*text).to_owned(), syntax::Config::new().unicode(false).utf8(false)))
-            .collect();
+        let patterns = ["abc", "^x+y", "\\d{3}"].map(|text| {
+            let tree = syntax::parse_with(text, &syntax::Config::new().unicode(false).utf8(false));
+            Pattern { tree: tree.unwrap(), at: 0 }
+        });
         let of = Use { rule: 0, chain: 0, step: 0 };
-        let expressions: Vec<_> = written.iter().map(|written| (of, written)).collect();
+        let expressions: Vec<_> = patterns.iter().map(|pattern| (of, pattern)).collect();
         let standing = Standing::new(&expressions).unwrap().unwrap();
         let after = |state: u32, bytes: &[u8]| {
             bytes.iter().fold(state, |state, byte| standing.next(state, *byte))

@@ -6,7 +6,7 @@
 //! relative to the end of the match before. Never: a rule that is understood in part.
 
 use super::header::{Header, Variables};
-use super::regex::{Expression, Pattern};
+use super::regex::{self, Expression, Pattern};
 use super::text::{Piece, Reader, Written, Wrong, unsupported, wrong};
 
 /// The action of a rule that matches, weakest first.
@@ -46,7 +46,10 @@ impl Content {
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Content(Content),
+    /// An expression with `R`, behind a content.
     Expression(Expression),
+    /// An expression without `R`, which begins its chain.
+    Standing(Pattern),
 }
 
 /// The option `flow`: the direction of the rule's packets, and whether both sides have
@@ -78,12 +81,10 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// The expressions without `R`: each begins the chain of its number.
+    /// The expressions without `R`, and the number of the chain that each begins.
     pub(super) fn standing(&self) -> impl Iterator<Item = (u8, &Pattern)> {
         (0u8..).zip(&self.chains).filter_map(|(chain, steps)| match steps.first() {
-            Some(Step::Expression(Expression { standing: Some(pattern), .. })) => {
-                Some((chain, pattern))
-            }
+            Some(Step::Standing(pattern)) => Some((chain, pattern)),
             _ => None,
         })
     }
@@ -114,7 +115,7 @@ struct Part<'t> {
 
 enum Kind {
     Content { bytes: Vec<u8>, is_nocase: bool, places: [Option<(i32, usize)>; 4] },
-    Expression(Expression),
+    Expression(Step),
 }
 
 /// Indexes of [`Kind::Content`]'s places, with their offsets in the text.
@@ -254,7 +255,7 @@ fn apply<'t>(rule: &mut Rule, parts: &mut Vec<Part<'t>>, option: Written<'t>) ->
         }
         "pcre" => {
             let value = value(option)?;
-            let kind = Kind::Expression(Expression::read(value)?);
+            let kind = Kind::Expression(regex::read(value)?);
             parts.push(Part { value, kind });
         }
         // Hints that only other engines use.
@@ -379,18 +380,18 @@ fn content_bytes(text: Piece<'_>) -> Result<Vec<u8>, Wrong> {
 /// Adds a part to the rule's chains. `before` is the part in front of it.
 fn chain(chains: &mut Vec<Vec<Step>>, part: &Part<'_>, before: Option<&Kind>) -> Result<(), Wrong> {
     let (bytes, is_nocase, places) = match &part.kind {
-        Kind::Expression(expression) if expression.standing.is_some() => {
-            chains.push(vec![Step::Expression(expression.clone())]);
-            return Ok(());
-        }
-        Kind::Expression(expression) => {
+        Kind::Expression(step @ Step::Expression(_)) => {
             let (Some(chain), Some(Kind::Content { .. })) = (chains.last_mut(), before) else {
                 return Err(unsupported(
                     part.value.at,
                     "a `pcre` with the flag `R` is supported right behind a `content` only, whose match it follows",
                 ));
             };
-            chain.push(Step::Expression(expression.clone()));
+            chain.push(step.clone());
+            return Ok(());
+        }
+        Kind::Expression(step) => {
+            chains.push(vec![step.clone()]);
             return Ok(());
         }
         Kind::Content { bytes, is_nocase, places } => (bytes, *is_nocase, places),
