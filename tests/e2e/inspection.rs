@@ -1,6 +1,7 @@
 //! Functions that inspect the bytes of connections. A pattern or request is cut in two,
 //! and the runtime that has read the first half is killed before the second half is sent.
 
+use crate::manager::kill_manager;
 use anyhow::{Result, ensure};
 use holdfast_control::status::Status;
 use holdfast_lab::requirements::*;
@@ -10,6 +11,7 @@ use holdfast_tests::network::{CLIENT, Chain, Network, Options, SERVER, ip};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::sockets::{accepted, begin, exchange, listen, opened};
 use holdfast_tests::verdict::ensure_unbroken;
+use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -20,6 +22,12 @@ pub(crate) fn tests() -> Vec<Test> {
             3,
             &[],
             a_pattern_is_found_across_the_death_of_who_saw_its_beginning,
+        ),
+        light(
+            "an_alert_is_written_once_and_by_the_rules_that_were_read",
+            2,
+            &[],
+            an_alert_is_written_once_and_by_the_rules_that_were_read,
         ),
         light(
             "a_request_is_judged_across_the_death_of_who_read_its_beginning",
@@ -98,14 +106,13 @@ fn send_refused(
     Ok(())
 }
 
-/// Clients send the first half of a pattern, each runtime is killed in turn, and the
-/// second half is dropped all the same. A connection that continues with other bytes is
-/// served, and so is one that carries the pattern to another port.
+/// Clients send the first half of a pattern and of an expression, each runtime is killed
+/// in turn, and the second half is dropped all the same. A connection that continues with
+/// other bytes is served, and so is one that carries the pattern to another port.
 fn a_pattern_is_found_across_the_death_of_who_saw_its_beginning(
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let rule =
-        "drop tcp any any -> any 81 (msg:\"mark\"; flow:to_server; content:\"forbidden\"; sid:7;)";
+    let rule = "drop tcp any any -> any 81 (msg:\"mark\"; flow:to_server; content:\"forbidden\"; pcre:\"/is f[a-z]+n/\"; sid:7;)";
     let network = network(&format!("ips: {{ rules: ['{rule}'] }}"), interrupt)?;
     let (mut watched, mut other) = (Service::new(&network, 81)?, Service::new(&network, 82)?);
     let bad = [watched.connect(&network)?, watched.connect(&network)?];
@@ -126,6 +133,69 @@ fn a_pattern_is_found_across_the_death_of_who_saw_its_beginning(
     until("the match is in the log", TIMEOUT, interrupt, || {
         Ok(network.running.stderr().contains("ips: tcp").then_some(()))
     })?;
+    network.stop()
+}
+
+/// An alert is written to its file, with a manager that is not the first one. Each
+/// runtime is killed, so that packets since the last checkpoint are processed again: the
+/// alert is not written again. The file of rules has changed since the box was started;
+/// processes that begin later know the rules that were read then.
+fn an_alert_is_written_once_and_by_the_rules_that_were_read(interrupt: &Interrupt) -> Result<()> {
+    const RULES: &str = "alert tcp any any -> any 81 (msg:\"word\"; content:\"marked\"; sid:8;)\n\
+         drop tcp any any -> any 81 (msg:\"mark\"; content:\"forbidden\"; sid:7; rev:2;)\n";
+    let protection = "{ preset: reinforce, checkpoint_ms: 10000 }";
+    let options = Options { protection, ..Options::protected(Chain::Plain) };
+    let network = Network::start_after(&options, interrupt, |lab, _| {
+        let rules = lab.write("mark.rules", RULES)?;
+        let eve = lab.scratch().join("eve.json");
+        let functions = format!(
+            "functions:\n      - ips: {{ rule_files: [ {} ], eve: {} }}",
+            rules.display(),
+            eve.display()
+        );
+        Ok(options.configuration().replace("functions: [forward]", &functions))
+    })?;
+    network.lab.write("mark.rules", "nonsense")?;
+    kill_manager(&network, interrupt)?;
+    let written = || -> Result<Vec<Value>> {
+        let text = std::fs::read_to_string(network.lab.scratch().join("eve.json"))?;
+        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    };
+    let wait_for = |what: &str, count: usize| {
+        until(what, TIMEOUT, interrupt, || Ok((written()?.len() >= count).then_some(())))
+    };
+    let mut service = Service::new(&network, 81)?;
+    let (client, server) = service.connect(&network)?;
+    send(&client, &server, b"a marked word")?;
+    wait_for("the first alert", 1)?;
+    network.kill_each_runtime(|| exchange(&client, &server))?;
+    let is_replayed =
+        |status: &Status| status.drops.get("released_before").is_some_and(|count| *count > 0);
+    let what = "packets are processed again";
+    network.running.wait_for(what, TIMEOUT, interrupt, is_replayed)?;
+    // Notes of a runtime come in order: the next one comes behind those of the replay.
+    send(&client, &server, b"another marked word")?;
+    wait_for("the second alert", 2)?;
+    send_refused(&network, &client, &server, b"forbidden", "7 rev 2 \"mark\"")?;
+    wait_for("the third alert", 3)?;
+    let events = written()?;
+    let alerts: Vec<(&str, u64)> = events
+        .iter()
+        .filter_map(|event| {
+            let alert = &event["alert"];
+            Some((alert["action"].as_str()?, alert["signature_id"].as_u64()?))
+        })
+        .collect();
+    ensure!(alerts == [("allowed", 8), ("allowed", 8), ("blocked", 7)], "{events:?}");
+    let (port, first) = (client.local_addr()?.port(), &events[0]);
+    ensure!(
+        (&first["src_ip"], &first["src_port"], &first["dest_ip"], &first["dest_port"])
+            == (&json!(CLIENT), &json!(port), &json!(SERVER), &json!(81))
+            && (&first["event_type"], &first["proto"]) == (&json!("alert"), &json!("TCP"))
+            && first["in_iface"] == "lan"
+            && first["alert"]["signature"] == "word",
+        "{first}"
+    );
     network.stop()
 }
 

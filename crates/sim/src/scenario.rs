@@ -326,10 +326,11 @@ impl Scenario {
             { "per": "flow", "rate": "100 packets/s", "burst": "3 packets", "mark": "le" },
         ]);
         let rule = "alert ip any any -> any any (content:\"|1f|\"; content:\"|3e|\"; distance:0; within:9; sid:1;)";
+        let expression = "alert ip any any -> any any (pcre:\"/\\x1f.{0,8}\\x3e/s\"; sid:2;)";
         let uninspected = if self.published { "pass" } else { "drop" };
         let configurations = [
             ("rate_limiter", json!({ "limits": limits })),
-            ("ips", json!({ "rules": [rule], "uninspected": uninspected })),
+            ("ips", json!({ "rules": [rule, expression], "uninspected": uninspected })),
             ("http", json!({ "ports": [80], "malformed": "allow" })),
         ];
         let build = |(name, config): &(&str, Value)| catalog::build(name, config);

@@ -22,11 +22,11 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The set of all states that `next` reaches from `start`.
-    pub(super) fn reach(start: u32, next: impl Fn(u32, u8) -> u32) -> Known {
+    /// The set of all states that `next` reaches from these.
+    pub(super) fn reach(starts: &[u32], next: impl Fn(u32, u8) -> u32) -> Known {
         let mut known = Known::default();
-        known.add(start);
-        let mut todo = vec![start];
+        starts.iter().for_each(|start| known.add(*start));
+        let mut todo = starts.to_vec();
         while let Some(state) = todo.pop() {
             for byte in 0..=u8::MAX {
                 let to = next(state, byte);

@@ -2,8 +2,9 @@
 //! and collects the rules that have matched.
 
 use super::automaton::{Automaton, Use};
+use super::regex::{Led, Pattern, Standing};
 use super::rules::{Action, Content, Rule, Step};
-use super::state::{Armed, Partial, Place, Side, WHOLE, distance};
+use super::state::{Armed, Partial, Place, Side, States, WHOLE, distance};
 use holdfast_nf::FlowKey;
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ pub(super) struct Engine {
     exact: Option<Automaton>,
     /// The automaton of contents with `nocase`.
     nocase: Option<Automaton>,
+    /// The automaton of expressions without `R`.
+    standing: Option<Standing>,
     /// The rule and chain that stand for each chain in the flows' tables, by rule, chain
     /// and number of matched steps: chains that begin alike share one.
     names: Vec<Vec<Vec<(u16, u8)>>>,
@@ -105,7 +108,7 @@ fn names(rules: &[Rule]) -> Vec<Vec<Vec<(u16, u8)>>> {
         for step in steps.iter().map(Some).chain([None]) {
             let is_free = match step {
                 Some(Step::Content(content)) => content.most.is_none(),
-                Some(Step::Expression(_)) => false,
+                Some(_) => false,
                 None => true,
             };
             // A whole chain shares no place with a chain that goes on.
@@ -127,12 +130,29 @@ fn names(rules: &[Rule]) -> Vec<Vec<Vec<(u16, u8)>>> {
         .collect()
 }
 
+/// The automaton of the rules' expressions without `R`.
+///
+/// # Errors
+/// The automaton is too large.
+pub(super) fn standing(rules: &[Rule]) -> Result<Option<Standing>, ()> {
+    let mut all: Vec<(Use, &Pattern)> = Vec::new();
+    for (rule, its) in (0u16..).zip(rules) {
+        all.extend(its.standing().map(|(chain, pattern)| (Use { rule, chain, step: 0 }, pattern)));
+    }
+    Standing::new(&all)
+}
+
 impl Engine {
-    /// Builds the automata.
+    /// Builds the automata of the contents. `standing` is that of the expressions without
+    /// `R`.
     ///
     /// # Errors
     /// The contents are too many; the text says so.
-    pub(super) fn new(rules: Vec<Rule>, digest: u64) -> Result<Engine, String> {
+    pub(super) fn new(
+        rules: Vec<Rule>,
+        standing: Option<Standing>,
+        digest: u64,
+    ) -> Result<Engine, String> {
         let mut contents = [BTreeMap::new(), BTreeMap::new()];
         let mut digests = Vec::new();
         for (at, rule) in (0u16..).zip(&rules) {
@@ -141,6 +161,7 @@ impl Engine {
                     let of = Use { rule: at, chain, step: number };
                     match step {
                         Step::Expression(expression) => digests.push(expression.digest()),
+                        Step::Standing(_) => {}
                         Step::Content(content) => {
                             let bytes = match content.is_nocase {
                                 true => content.bytes.to_ascii_lowercase(),
@@ -158,6 +179,7 @@ impl Engine {
         let too_many = |error| format!("the contents of all rules are too many: {error}");
         let exact = Automaton::new(exact, false).map_err(too_many)?;
         let nocase = Automaton::new(nocase, true).map_err(too_many)?;
+        digests.extend(standing.iter().map(Standing::digest));
         // The automata's digests are part of it: another build may number states
         // differently.
         digests.extend([&exact, &nocase].into_iter().flatten().map(Automaton::digest));
@@ -165,15 +187,26 @@ impl Engine {
             (digest ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
         });
         let names = names(&rules);
-        Ok(Engine { rules, exact, nocase, names, digest })
+        Ok(Engine { rules, exact, nocase, standing, names, digest })
     }
 
-    /// The states with these numbers; the start state for a number that no state has.
-    pub(super) fn resume(&self, states: [u32; 2]) -> [u32; 2] {
+    /// The states with these numbers at this position of the stream; the states in which
+    /// no pattern is under way for numbers that no state has.
+    pub(super) fn resume(&self, states: States, position: u64) -> States {
         let resume = |automaton: &Option<Automaton>, state: u32| {
             automaton.as_ref().map_or(0, |automaton| automaton.resume(state))
         };
-        [resume(&self.exact, states[0]), resume(&self.nocase, states[1])]
+        let standing = self.standing.as_ref();
+        [
+            resume(&self.exact, states[0]),
+            resume(&self.nocase, states[1]),
+            standing.map_or(0, |automaton| automaton.resume(states[2], position)),
+        ]
+    }
+
+    /// True if no pattern is under way in these states, somewhere in a stream.
+    pub(super) fn is_rest(&self, states: States) -> bool {
+        self.resume(states, 1) == self.resume([0; 3], 1)
     }
 
     /// The place that stands for this one in flows' tables ([`Engine::names`]).
@@ -216,7 +249,7 @@ impl Engine {
                 Some(Step::Content(content)) => content.reach().is_some_and(|reach| {
                     i64::from(distance(partial.last, now)) >= i64::from(reach) + i64::from(behind)
                 }),
-                Some(Step::Expression(_)) => true,
+                Some(_) => true,
                 None => partial.next != WHOLE,
             };
             if is_over {
@@ -231,14 +264,21 @@ impl Engine {
         &self,
         side: &mut Side,
         position: u64,
-        states: [u32; 2],
+        states: States,
         bytes: &[u8],
         scan: &mut Scan<'_>,
-    ) -> [u32; 2] {
-        let [mut exact, mut nocase] = self.resume(states);
+    ) -> States {
+        let [mut exact, mut nocase, mut standing] = self.resume(states, position);
         let mut is_armed = side.is_armed();
         let mut end = position;
         for &byte in bytes {
+            if let Some(automaton) = &self.standing {
+                standing = automaton.next(standing, byte);
+                // Matches up to the first byte were found with the bytes before it.
+                if end != position && automaton.matches(standing) > 0 {
+                    self.find_standing(side, automaton, standing, end, scan);
+                }
+            }
             if is_armed {
                 self.step_expressions(side, byte, end, scan);
                 is_armed = side.is_armed();
@@ -262,7 +302,27 @@ impl Engine {
         if is_armed {
             self.end_expressions(side, end, scan);
         }
-        [exact, nocase]
+        if let Some(automaton) = self.standing.as_ref().filter(|_| end != position) {
+            self.find_standing(side, automaton, automaton.ended(standing), end, scan);
+        }
+        [exact, nocase, standing]
+    }
+
+    /// Handles the matches of expressions without `R` that this state reports.
+    fn find_standing(
+        &self,
+        side: &mut Side,
+        automaton: &Standing,
+        state: u32,
+        end: u64,
+        scan: &mut Scan<'_>,
+    ) {
+        for at in 0..automaton.matches(state) {
+            let Some(Use { rule, chain, step }) = automaton.used(state, at) else { continue };
+            if self.is_meant(rule, scan) {
+                self.advance(side, Place { rule, chain, step }, end, scan);
+            }
+        }
     }
 
     /// Handles a content that was found: takes the step of each rule that it fits.
@@ -313,6 +373,8 @@ impl Engine {
             Some(Step::Expression(expression)) => {
                 side.arm(next, expression.start(), expression.is_anchored)
             }
+            // An expression without `R` follows nothing.
+            Some(Step::Standing(_)) => true,
             None => return self.complete(side, place, end, scan),
         };
         scan.is_overfull |= !has_room;
@@ -336,7 +398,6 @@ impl Engine {
 
     /// Steps expressions by a byte. `end` is the position before it.
     fn step_expressions(&self, side: &mut Side, byte: u8, end: u64, scan: &mut Scan<'_>) {
-        use super::regex::Led;
         for at in 0..side.armed.len() {
             let Armed { rule, chain, step, state } = side.armed[at];
             let Some(rule) = rule.checked_sub(1) else { continue };

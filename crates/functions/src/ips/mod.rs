@@ -3,14 +3,14 @@
 //! Aho-Corasick automaton).
 //!
 //! Theory of operation. Rules are in the language of Suricata and Snort ([`rules`]). All
-//! their contents are compiled into two automata ([`automaton`]), which are
-//! configuration. A flow has, per direction, the automata's states, a bounded table of
-//! rules that have matched in part, and the states of regular expressions under way
-//! ([`state`]). A TCP segment whose checksum is right is inspected behind the bytes
-//! before it ([`stream`]); a packet of every other protocol is inspected by itself. The
-//! function holds no packet: a segment behind a gap is dropped, and its sender
-//! retransmits it. A packet for which the bounded state does not suffice is counted and
-//! treated as configured.
+//! their contents are compiled into two automata ([`automaton`]), and expressions that
+//! may match anywhere into a third ([`regex`]). These are configuration. A flow has, per
+//! direction, the automata's states, a bounded table of rules that have matched in part,
+//! and the states of regular expressions under way ([`state`]). A TCP segment whose
+//! checksum is right is inspected behind the bytes before it ([`stream`]); a packet of
+//! every other protocol is inspected by itself. The function holds no packet: a segment
+//! behind a gap is dropped, and its sender retransmits it. A packet for which the bounded
+//! state does not suffice is counted and treated as configured.
 //!
 //! States belong to a set of rules, whose digest goes with each flow. Under other rules
 //! the flow is inspected from its next byte on.
@@ -35,6 +35,7 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::fnv1a;
 use holdfast_wire::header::{proto, tcp_flags};
 use inspect::{Engine, Scan};
+use regex::Standing;
 use rules::{Action, Rule, Step};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -117,8 +118,8 @@ pub struct IpsConfig {
     #[serde(default)]
     pub uninspected: Uninspected,
     /// The action for retransmitted TCP bytes when their segment does not begin and end
-    /// where one of the last sixteen unacknowledged ones did, or a regular expression is
-    /// under way: `inspect` (the default: by themselves; if a pattern could lie across
+    /// where one of the last sixteen unacknowledged ones did, or an expression with `R`
+    /// is under way: `inspect` (the default: by themselves; if a pattern could lie across
     /// their borders, `uninspected` decides), `drop`, or `pass` (inspected by themselves,
     /// and passed in any case).
     #[serde(default)]
@@ -209,12 +210,23 @@ impl IpsConfig {
     }
 }
 
-/// Reads the rules. The second list has an error for each rule that is not supported and
-/// left out.
-fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError> {
+/// The text about expressions without `R` that do not fit.
+const TOO_LARGE: &str = "the expressions without `R` up to this one need more than 2 MiB together: open repetitions such as `.*` take the most room";
+
+/// The warning about a rule that is not supported.
+fn left_out(error: ConfigError) -> ConfigError {
+    ConfigError { message: format!("{}: the rule is left out", error.message), ..error }
+}
+
+/// The rules that are read, the automaton of their expressions without `R`, and an error
+/// for each rule that is not supported and left out.
+type Read = (Vec<Rule>, Option<Standing>, Vec<ConfigError>);
+
+fn read(config: &IpsConfig) -> Result<Read, ConfigError> {
     let (mut rules, mut skipped): (Vec<Rule>, Vec<ConfigError>) = (Vec::new(), Vec::new());
     let mut sids: BTreeMap<u32, String> = BTreeMap::new();
     let mut room = MOST_EXPRESSIONS;
+    let mut expressions = Vec::new();
     for (path, name, text) in config.texts() {
         let joined = text::joined(text);
         let (mut line_at, mut line_number) = (0, 1);
@@ -227,8 +239,7 @@ fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError
             let rule = match rules::read(offset, line, &config.variables) {
                 Ok(rule) => rule,
                 Err(wrong) if wrong.is_unsupported && config.unsupported == Unsupported::Skip => {
-                    let message = format!("{}: the rule is left out", wrong.message);
-                    skipped.push(error(wrong.offset, message));
+                    skipped.push(left_out(error(wrong.offset, wrong.message)));
                     continue;
                 }
                 Err(wrong) => return Err(error(wrong.offset, wrong.message)),
@@ -242,7 +253,7 @@ fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError
             }
             let size = |step: &Step| match step {
                 Step::Expression(expression) => expression.size(),
-                Step::Content(_) => 0,
+                Step::Content(_) | Step::Standing(_) => 0,
             };
             let taken: usize = rule.chains.iter().flatten().map(size).sum();
             room = room.checked_sub(taken).ok_or_else(|| {
@@ -257,10 +268,28 @@ fn read(config: &IpsConfig) -> Result<(Vec<Rule>, Vec<ConfigError>), ConfigError
             if rules.len() == MOST_RULES {
                 return Err(error(offset, format!("more than {MOST_RULES} rules")));
             }
+            if let Some((_, pattern)) = rule.standing().next() {
+                expressions.push((rules.len(), error(pattern.at, TOO_LARGE.to_owned())));
+            }
             rules.push(rule);
         }
     }
-    Ok((rules, skipped))
+    let standing = inspect::standing(&rules).or_else(|()| {
+        // The automaton is too large from the first of these rules on.
+        let mut standing = None;
+        let first = expressions.partition_point(|(rule, _)| {
+            let upto = inspect::standing(&rules[..=*rule]);
+            upto.map(|upto| standing = upto).is_ok()
+        });
+        let mut over = expressions.split_off(first);
+        if config.unsupported == Unsupported::Refuse {
+            return Err(over.swap_remove(0).1);
+        }
+        over.iter().rev().for_each(|(rule, _)| drop(rules.remove(*rule)));
+        skipped.extend(over.into_iter().map(|(_, error)| left_out(error)));
+        Ok(standing)
+    })?;
+    Ok((rules, standing, skipped))
 }
 
 /// The bytes behind the transport header of a packet that is not TCP.
@@ -360,7 +389,7 @@ impl Ips {
         key: &'k FlowKey,
     ) -> Scan<'k> {
         let mut scan = Scan::new(key, way == 0, flow.is_established());
-        self.engine.run(&mut Side::default(), 0, [0; 2], payload(packet), &mut scan);
+        self.engine.run(&mut Side::default(), 0, [0; 3], payload(packet), &mut scan);
         scan
     }
 
@@ -459,7 +488,7 @@ impl NetworkFunction for Ips {
     type Shared = Found;
 
     fn new(config: IpsConfig) -> Result<Ips, ConfigError> {
-        let (rules, skipped) = read(&config)?;
+        let (rules, standing, skipped) = read(&config)?;
         if rules.is_empty() {
             let key = if config.rules.is_empty() { "rule_files" } else { "rules" };
             return Err(ConfigError::at(
@@ -475,8 +504,8 @@ impl NetworkFunction for Ips {
         }
         let texts: Vec<&str> = config.texts().map(|(_, _, text)| text).collect();
         let digest = fnv1a(format!("{texts:?} {:?}", config.variables).as_bytes());
-        let engine =
-            Engine::new(rules, digest).map_err(|message| ConfigError::at("rules", message))?;
+        let engine = Engine::new(rules, standing, digest)
+            .map_err(|message| ConfigError::at("rules", message))?;
         let IpsConfig { uninspected, retransmissions, eve, .. } = config;
         Ok(Ips { engine, uninspected, retransmissions, eve, skipped })
     }

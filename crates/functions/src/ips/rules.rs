@@ -2,11 +2,11 @@
 //! bytes can obey them.
 //!
 //! In: text. Out: rules, whose contents are chains: a chain begins with a content at an
-//! absolute place; each further step is relative to the end of the match before. Never: a
-//! rule that is understood in part.
+//! absolute place, or with an expression that may be anywhere; each further step is
+//! relative to the end of the match before. Never: a rule that is understood in part.
 
 use super::header::{Header, Variables};
-use super::regex::Expression;
+use super::regex::{self, Expression, Pattern};
 use super::text::{Piece, Reader, Written, Wrong, unsupported, wrong};
 
 /// The action of a rule that matches, weakest first.
@@ -46,7 +46,10 @@ impl Content {
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Content(Content),
+    /// An expression with `R`, behind a content.
     Expression(Expression),
+    /// An expression without `R`, which begins its chain.
+    Standing(Pattern),
 }
 
 /// The option `flow`: the direction of the rule's packets, and whether both sides have
@@ -64,7 +67,7 @@ pub(super) struct Rule {
     pub(super) action: Action,
     pub(super) header: Header,
     pub(super) flow: FlowOption,
-    /// The chains, each of which begins with a content; all must match.
+    /// The chains; all must match.
     pub(super) chains: Vec<Vec<Step>>,
     pub(super) sid: u32,
     /// Offset of the sid in the whole text, bytes.
@@ -78,6 +81,14 @@ pub(super) struct Rule {
 }
 
 impl Rule {
+    /// The expressions without `R`, and the number of the chain that each begins.
+    pub(super) fn standing(&self) -> impl Iterator<Item = (u8, &Pattern)> {
+        (0u8..).zip(&self.chains).filter_map(|(chain, steps)| match steps.first() {
+            Some(Step::Standing(pattern)) => Some((chain, pattern)),
+            _ => None,
+        })
+    }
+
     /// The rule's name in counters and the log: `2001 "ssh scan"`.
     pub(super) fn name(&self) -> String {
         let Rule { sid, rev, message, class, .. } = self;
@@ -104,7 +115,7 @@ struct Part<'t> {
 
 enum Kind {
     Content { bytes: Vec<u8>, is_nocase: bool, places: [Option<(i32, usize)>; 4] },
-    Expression(Expression),
+    Expression(Step),
 }
 
 /// Indexes of [`Kind::Content`]'s places, with their offsets in the text.
@@ -164,7 +175,7 @@ pub(super) fn read(offset: usize, text: &str, variables: &Variables) -> Result<R
     if rule.chains.is_empty() {
         return Err(unsupported(
             offset,
-            "a rule without a `content` is not supported: what the header alone decides is for the `firewall`",
+            "a rule without a `content` or a `pcre` is not supported: what the header alone decides is for the `firewall`",
         ));
     }
     Ok(rule)
@@ -244,7 +255,7 @@ fn apply<'t>(rule: &mut Rule, parts: &mut Vec<Part<'t>>, option: Written<'t>) ->
         }
         "pcre" => {
             let value = value(option)?;
-            let kind = Kind::Expression(Expression::read(value)?);
+            let kind = Kind::Expression(regex::read(value)?);
             parts.push(Part { value, kind });
         }
         // Hints that only other engines use.
@@ -369,14 +380,18 @@ fn content_bytes(text: Piece<'_>) -> Result<Vec<u8>, Wrong> {
 /// Adds a part to the rule's chains. `before` is the part in front of it.
 fn chain(chains: &mut Vec<Vec<Step>>, part: &Part<'_>, before: Option<&Kind>) -> Result<(), Wrong> {
     let (bytes, is_nocase, places) = match &part.kind {
-        Kind::Expression(expression) => {
+        Kind::Expression(step @ Step::Expression(_)) => {
             let (Some(chain), Some(Kind::Content { .. })) = (chains.last_mut(), before) else {
                 return Err(unsupported(
                     part.value.at,
-                    "a `pcre` is supported right behind a `content` only, whose match it follows",
+                    "a `pcre` with the flag `R` is supported right behind a `content` only, whose match it follows",
                 ));
             };
-            chain.push(Step::Expression(expression.clone()));
+            chain.push(step.clone());
+            return Ok(());
+        }
+        Kind::Expression(step) => {
+            chains.push(vec![step.clone()]);
             return Ok(());
         }
         Kind::Content { bytes, is_nocase, places } => (bytes, *is_nocase, places),

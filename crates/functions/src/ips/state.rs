@@ -20,6 +20,10 @@ const FAR: u32 = 1 << 29;
 /// The largest window of a receiver, bytes (RFC 7323): no more bytes can be in flight.
 const MOST_WINDOW: u32 = 1 << 30;
 
+/// States of the automata: of the case-sensitive contents, of those with `nocase`, and of
+/// the expressions without `R`. 0 stands for a state that is not known.
+pub(super) type States = [u32; 3];
+
 /// Values of [`Inspected::mode`].
 pub(super) mod mode {
     pub(crate) const INSPECTED: u8 = 0;
@@ -70,7 +74,7 @@ holdfast_nf::flow_state! {
         /// The sequence number of its first byte.
         pub sequence: u32,
         /// The automata's states before that byte.
-        pub states: [u32; 2],
+        pub states: [u32; 3],
     }
 }
 
@@ -94,11 +98,11 @@ holdfast_nf::flow_state! {
         /// 1 if the stream's beginning was not seen.
         pub is_midstream: u16,
         /// The number of borders that are remembered, `BORDERS` at most.
-        pub kept: u16,
+        pub kept: u32,
         /// 1 once a rule that had matched in part was forgotten for want of room.
-        pub has_forgotten: u16,
+        pub has_forgotten: u32,
         /// The automata's states before the next byte, 0 at the start.
-        pub states: [u32; 2],
+        pub states: [u32; 3],
         /// Beginnings of segments, in order.
         pub borders: [Border; 16],
         /// Rules that have matched in part.
@@ -187,7 +191,7 @@ impl Side {
         let ends = ends.chain([self.expected]).take(kept);
         let free = ends.take_while(|end| distance(*end, number) >= 0).count();
         self.borders.copy_within(free..kept, 0);
-        self.kept = (kept - free) as u16;
+        self.kept = (kept - free) as u32;
     }
 
     /// Moves the stream's place behind this many new bytes.
@@ -238,12 +242,12 @@ impl Side {
     }
 
     fn borders(&self) -> &[Border] {
-        &self.borders[..usize::from(self.kept).min(BORDERS)]
+        &self.borders[..(self.kept as usize).min(BORDERS)]
     }
 
     /// Remembers that a segment begins at `expected`. `is_start` tells whether states are
     /// the automata's start.
-    pub(super) fn remember(&mut self, is_start: impl Fn([u32; 2]) -> bool) {
+    pub(super) fn remember(&mut self, is_start: impl Fn(States) -> bool) {
         let mut kept = self.borders().len();
         if kept == BORDERS {
             // A receiver that misses bytes asks for the first segment, which lies between
@@ -257,11 +261,11 @@ impl Side {
             kept -= 1;
         }
         self.borders[kept] = Border { sequence: self.expected, states: self.states };
-        self.kept = kept as u16 + 1;
+        self.kept = kept as u32 + 1;
     }
 
     /// The states before the byte with this number, if a segment began there.
-    pub(super) fn states_at(&self, sequence: u32) -> Option<[u32; 2]> {
+    pub(super) fn states_at(&self, sequence: u32) -> Option<States> {
         if sequence == self.expected {
             return Some(self.states);
         }
@@ -359,7 +363,7 @@ impl Inspected {
         self.rule = 0;
         for side in &mut self.sides {
             *side = Side {
-                states: [0; 2],
+                states: [0; 3],
                 kept: 0,
                 has_forgotten: 0,
                 partials: Default::default(),
@@ -416,4 +420,4 @@ impl Inspected {
 }
 
 const _: () = assert!(BORDERS == 16 && PARTIALS == 12 && ARMED == 4);
-const _: () = assert!(size_of::<Inspected>() == 832, "what protections copy");
+const _: () = assert!(size_of::<Inspected>() == 976, "what protections copy");

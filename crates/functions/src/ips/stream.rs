@@ -91,9 +91,9 @@ pub(super) fn segment(
     }
     if !new.is_empty() {
         if is_planted(Fault::InspectsSegmentsAlone) {
-            side.states = [0; 2];
+            side.states = [0; 3];
         }
-        side.remember(|states| engine.resume(states) == engine.resume([0; 2]));
+        side.remember(|states| engine.is_rest(states));
         side.states = engine.run(side, side.position, side.states, new, scan);
         side.go_on(new.len());
     }
@@ -130,7 +130,8 @@ fn again(
     // A rule in part that looks new may have been there the first time, and have been
     // forgotten.
     let is_new = is_changed && side.has_forgotten == 0;
-    let is_other = engine.resume(behind.unwrap_or_default()) != states || is_new;
+    let end_position = position.saturating_add(old.len() as u64);
+    let is_other = engine.resume(behind.unwrap_or_default(), end_position) != states || is_new;
     inspection.is_uncertain = has_armed || is_before;
     if before.is_some() && behind.is_some() {
         inspection.has_other_bytes = is_other && !is_planted(Fault::TrustsOtherBytes);

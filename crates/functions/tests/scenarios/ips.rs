@@ -349,6 +349,83 @@ fn a_flow_that_was_set_back_goes_on() {
     is_dropped(&mut bench, 28, b"/sh", PolicyDenied);
 }
 
+/// An expression without `R` is found across borders of segments and a failure, in
+/// retransmitted bytes too, once per packet in which a match ends.
+#[test]
+fn an_expression_is_searched_from_the_beginning() {
+    let key = rule("drop", "content:\"!\"; pcre:\"/key=[0-9]+;/\"; sid:1;");
+    let word = rule("alert", "pcre:\"/(?i)word/\"; sid:2;");
+    let first = rule("alert", "pcre:\"/^x?key/\"; sid:3;");
+    let rules = [&key, &word, &first];
+    let mut before = connected(&rules, json!({}));
+    says(&mut before, 0, b"xkey=1");
+    says(&mut before, 0, b"xkey=1");
+    says(&mut before, 6, b" key=23");
+    assert_eq!((before.counter("3"), before.counter("again")), (2, 1));
+    let mut after = ips(&rules, json!({}));
+    after.takes_over(&mut before, false);
+    says(&mut after, 13, b"4; WoRd");
+    assert_eq!(after.counter("2"), 1, "a match ends with the segment");
+    says(&mut after, 20, b" xkey");
+    assert_eq!((after.counter("2"), after.counter("3")), (1, 0), "it ended once, and `^` is past");
+    // The second copy would begin a match that the first one did not begin.
+    is_dropped(&mut after, 13, b"5; key=", FunctionDenied);
+    assert_eq!(after.counter("again_other_bytes"), 1);
+    is_dropped(&mut after, 25, b"!", PolicyDenied);
+}
+
+/// An expression over three segments is found, the one in the middle late, and with an
+/// `^` that is the beginning of the stream only.
+#[test]
+fn an_expression_waits_for_a_segment_that_is_late() {
+    let rules = [rule("drop", "pcre:\"/^GET \\/[a-z]+\\.sh/\"; sid:1;")];
+    let mut before = connected(&rules, json!({}));
+    says(&mut before, 0, b"GET /ab");
+    is_dropped(&mut before, 10, b".sh", StateInvalid);
+    let mut after = ips(&rules, json!({}));
+    after.takes_over(&mut before, false);
+    says(&mut after, 7, b"cde");
+    is_dropped(&mut after, 10, b".sh", PolicyDenied);
+    assert_eq!(after.counter("1"), 1);
+}
+
+/// A flow has room for four expressions with `R` under way.
+#[test]
+fn more_expressions_under_way_than_there_is_room() {
+    let rules: Vec<String> = (1..=5)
+        .map(|at| rule("alert", &format!("content:\"key\"; pcre:\"/.*{at}!/R\"; sid:{at};")))
+        .collect();
+    let mut bench = connected(&rules, json!({ "uninspected": "pass" }));
+    says(&mut bench, 0, b"a key ");
+    says(&mut bench, 6, b"4! 5!");
+    assert_eq!(["4", "5", "table_full"].map(|name| bench.counter(name)), [1, 0, 1]);
+    let mut bench = connected(&rules, json!({}));
+    is_dropped(&mut bench, 0, b"a key ", FunctionDenied);
+    assert_eq!((bench.counter("table_full"), bench.state()), (1, "dropped"));
+}
+
+/// A border that is not remembered is one at which no pattern is under way. An expression
+/// that never ends, once begun, makes bytes uncertain there, and no others.
+#[test]
+fn an_expression_under_way_keeps_borders() {
+    let never_ends = rule("alert", "pcre:\"/begin.*end/s\"; sid:1;");
+    let mut bench = connected(&[&never_ends], json!({}));
+    for at in 0..40 {
+        says(&mut bench, at, b"x");
+    }
+    says(&mut bench, 10, b"xxx");
+    assert_eq!(bench.counter("again_uncertain"), 0);
+    says(&mut bench, 40, b"begin");
+    for at in 45..85 {
+        says(&mut bench, at, b"x");
+    }
+    // The latest of sixteen beginnings is known, an earlier one is not.
+    says(&mut bench, 84, b"x");
+    assert_eq!(bench.counter("again_uncertain"), 0);
+    is_dropped(&mut bench, 60, b"x", FunctionDenied);
+    assert_eq!(bench.counter("again_uncertain"), 1);
+}
+
 /// Thousands of patterns, too many for a table with a row per state, are found.
 #[test]
 fn thousands_of_patterns() {
@@ -372,25 +449,45 @@ struct Piece {
     is_relative: bool,
     least: Option<i32>,
     most: Option<i32>,
+    /// True if it is written as an expression.
+    is_expression: bool,
 }
 
 fn piece() -> impl Strategy<Value = Piece> {
     let place = (any::<bool>(), proptest::option::of(0i32..6), proptest::option::of(0i32..8));
-    ("[abAB]{1,3}", any::<bool>(), place).prop_map(
-        |(bytes, is_nocase, (is_relative, least, most))| {
+    ("[abAB]{1,3}", any::<bool>(), place, any::<bool>()).prop_map(
+        |(bytes, is_nocase, (is_relative, least, most), is_expression)| {
             let len = bytes.len() as i32;
             let least = match is_relative && least.is_none() && most.is_none() {
                 true => Some(0),
                 // A relative place may begin before the end of the match before.
                 false => least.map(|least| if is_relative { least - len + 1 } else { least }),
             };
-            Piece { bytes, is_nocase, is_relative, least, most: most.map(|most| len + most) }
+            let is_expression = is_expression && least.is_none() && most.is_none();
+            let most = most.map(|most| len + most);
+            Piece { bytes, is_nocase, is_relative, least, most, is_expression }
         },
     )
 }
 
+/// The pieces of a rule. A content behind an expression has no `within`.
+fn pieces() -> impl Strategy<Value = Vec<Piece>> {
+    proptest::collection::vec(piece(), 1..4).prop_map(|mut pieces| {
+        for at in 1..pieces.len() {
+            if pieces[at - 1].is_expression && pieces[at].is_relative {
+                pieces[at].most = None;
+                pieces[at].least.get_or_insert(0);
+            }
+        }
+        pieces
+    })
+}
+
 impl Piece {
     fn options(&self, is_first: bool) -> String {
+        if self.is_expression {
+            return format!("pcre:\"/{}/{}\";", self.bytes, if self.is_nocase { "i" } else { "" });
+        }
         let [least, most] = if self.is_relative && !is_first {
             ["distance", "within"]
         } else {
@@ -442,7 +539,7 @@ proptest! {
     /// begin and end, and whichever are retransmitted.
     #[test]
     fn what_matches_is_what_is_in_the_stream(
-        rules in proptest::collection::vec(proptest::collection::vec(piece(), 1..4), 1..4),
+        rules in proptest::collection::vec(pieces(), 1..4),
         stream in "[abAB]{1,40}",
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
         again in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
@@ -486,9 +583,9 @@ proptest! {
     /// Any bytes as a flow's state cause no panic and change no packet.
     #[test]
     fn rubbish_in_a_flows_state_does_no_harm(
-        rubbish in proptest::collection::vec(any::<u8>(), 832),
-        at in 0usize..832,
-        len in 0usize..=832,
+        rubbish in proptest::collection::vec(any::<u8>(), 976),
+        at in 0usize..976,
+        len in 0usize..=976,
         is_small in any::<bool>(),
         digest in any::<bool>(),
     ) {
@@ -496,6 +593,7 @@ proptest! {
             rule("alert", "content:\"a\"; content:\"b\"; distance:0; within:3; content:\"c\"; sid:1;"),
             rule("alert", "content:\"A\"; nocase; pcre:\"/b+c/R\"; content:\"d\"; distance:1; sid:2;"),
             rule("alert", "content:\"x\"; pcre:\"/^yz/Ri\"; sid:3;"),
+            rule("alert", "pcre:\"/^a.*x/\"; pcre:\"/y?z/i\"; content:\"a\"; distance:0; sid:4;"),
         ];
         let mut bench = connected(&rules, json!({}));
         says(&mut bench, 0, b"abcAbbcdxyz");

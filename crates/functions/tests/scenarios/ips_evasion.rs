@@ -247,6 +247,9 @@ fn a_refused_segment_changes_nothing() {
 /// retransmitted ones are dropped.
 #[test]
 fn expressions_in_bytes_that_come_again() {
+    let anywhere = rule("drop", "pcre:\"/k[a-z]/\"; content:\"23\"; distance:0; sid:1;");
+    let mut bench = retransmits_a_beginning(&anywhere, b"key-", b"23");
+    assert_eq!(bench.counter("again_other_bytes"), 1);
     let number = rule("drop", "content:\"k\"; pcre:\"/^[0-9]*;/R\"; sid:1;");
     let mut bench = retransmits_a_beginning(&number, b"xk11", b"2;");
     assert_eq!((bench.counter("again_alone"), bench.counter("again_uncertain")), (1, 1));

@@ -207,6 +207,61 @@ fn a_text_of_rules() {
     }
 }
 
+/// Expressions without `R` may match anywhere, whatever contents match where.
+#[test]
+fn expressions_of_the_whole_stream() {
+    check(&[
+        ("pcre:\"/ab+c/\";", &["xabbcx", "abc"], &["ac", "abb", "ABC"]),
+        ("content:\"z\"; pcre:\"/ab+c/\";", &["abcz", "zabc"], &["abc", "z"]),
+        ("pcre:\"/ab/\"; pcre:\"/c/\";", &["cab", "abc"], &["ab", "cb"]),
+        ("pcre:\"/^ab/\";", &["abx"], &["xab", "\nab"]),
+        ("pcre:\"/^ab/m\";", &["abx", "x\nab"], &["xab"]),
+        ("pcre:\"/ab/A\";", &["abx"], &["xab"]),
+        ("pcre:\"/a|b #c/Ax\";", &["ax", "bx"], &["xa", "xb"]),
+        ("pcre:\"/(?x)a b #c/A\";", &["abx"], &["xab"]),
+        ("pcre:\"/AB/i\";", &["xaBx"], &["a"]),
+        ("pcre:\"/a.c/\";", &["abc"], &["a\nc"]),
+        ("pcre:\"/a.c/s\";", &["a\nc"], &["ac"]),
+        ("pcre:\"/a\\d/\"; content:\"b\"; distance:1;", &["a1xb", "a1a2xb"], &["a1b", "ba1x"]),
+        ("content:\"x\"; pcre:\"/y/R\"; pcre:\"/z/\";", &["zxy", "xyz"], &["xzz", "yxz"]),
+    ]);
+}
+
+/// Expressions without `R` share an automaton. The rule with which it is too large is
+/// named.
+#[test]
+fn expressions_of_the_whole_stream_have_so_much_room() {
+    let some = |count: u32, text: &dyn Fn(u32) -> String| {
+        (1..=count)
+            .map(|sid| rule("alert", &format!("pcre:\"/{}/\"; sid:{sid};", text(sid))))
+            .collect::<Vec<_>>()
+    };
+    let words = some(300, &|sid| format!("word-{sid}=[0-9]{{4}}"));
+    let mut bench = ips(&words, json!({}));
+    bench.unchanged(&datagram(b"word-299=123 word-300=1234"));
+    assert_eq!((bench.counter("299"), bench.counter("300")), (0, 1));
+    let open = some(40, &|sid| format!("a{sid}[^z]*b{sid}[^z]*c"));
+    let error = catalog::build("ips", &json!({ "rules": open })).err().expect("it is too large");
+    assert!(error.message.contains("2 MiB together"), "{error}");
+    let first = error.path.strip_prefix("rules[").and_then(|rest| rest.strip_suffix(']'));
+    let first: usize = first.and_then(|at| at.parse().ok()).expect("a rule");
+    assert_eq!(error.offset, open[first].find(&format!("a{}[", first + 1)));
+    assert!(first > 2 && catalog::build("ips", &json!({ "rules": open[..first] })).is_ok());
+    // Without it and those behind it the others work, if so configured.
+    let mut rules = open[..first + 2].to_vec();
+    rules.insert(first, rule("alert", "content:\"z\"; sid:99;"));
+    let config = json!({ "rules": rules, "unsupported": "skip" });
+    let function =
+        catalog::configured("ips", &config, &Zones::default()).expect("two are left out");
+    let left_out = function.warnings();
+    let paths: Vec<&str> = left_out.iter().map(|warning| warning.path.as_str()).collect();
+    assert_eq!(paths, [format!("rules[{}]", first + 1), format!("rules[{}]", first + 2)]);
+    assert!(left_out[0].message.ends_with("the rule is left out"), "{}", left_out[0]);
+    let mut bench = ips(&rules, json!({ "unsupported": "skip" }));
+    bench.unchanged(&datagram(format!("a{first}b{first}cz").as_bytes()));
+    assert_eq!((bench.counter(&first.to_string()), bench.counter("99")), (1, 1));
+}
+
 /// A rule goes on behind a `\\` with spaces behind it; a comment goes on nowhere, and a
 /// line inside of a rule is none.
 #[test]
@@ -298,8 +353,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("(content:\"a\"; content:\"b\"; distance:-1;", "distance", "`distance:-1` is not supported"),
     ("(content:\"ab\"; distance:-3; within:4;", "within", "before the start"),
     ("(pcre:\"/a/R\";", "\"/a/R\"", "right behind a `content`"),
-    ("(content:\"a\"; pcre:\"/a/\";", "\"/a/\"", "without the flag `R`"),
-    ("(content:\"a\"; pcre:\"a\";", "a\"; sid", "written as `/…/R`"),
+    ("(content:\"a\"; pcre:\"a\";", "a\"; sid", "written as `/…/`"),
     ("(content:\"a\"; pcre:\"/a/RU\";", "U\"", "flag `U`"),
     ("(content:\"a\"; pcre:!\"/a/R\";", "!", "a negated `pcre`"),
     ("(content:\"a\"; pcre:\"/(a/R\";", "(a/R", "unclosed group"),
@@ -307,6 +361,13 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("(content:\"a\"; pcre:\"/a$/R\";", "a$", "looks ahead"),
     ("(content:\"a\"; pcre:\"/a*/R\";", "a*", "always matches"),
     ("(content:\"a\"; pcre:\"/(.{99}a){99}/Rs\";", "(.{99}a)", "too large"),
+    ("(pcre:\"/(.{99}a){99}/s\";", "(.{99}a)", "too large"),
+    ("(pcre:\"/(((.{999}){999}){999}){999}/s\";", "(((", "too large"),
+    ("(pcre:\"/a|b*/\";", "a|b*", "always matches"),
+    ("(pcre:\"/\\bab/\";", "\\bab", "looks ahead"),
+    ("(pcre:\"/(a)\\1/\";", "(a)", "backreferences"),
+    ("(pcre:\"/a/\"; content:\"b\"; distance:0; within:9;", "within", "first end"),
+    ("(pcre:\"/a/\"; pcre:\"/b/R\";", "\"/b/R\"", "right behind a `content`"),
     ("(content:\"a\"; pcre:\"/b/R\"; pcre:\"/c/R\";", "\"/c/R\"", "right behind a `content`"),
     ("(content:\"a\"; pcre:\"/b/R\"; content:\"c\"; within:9;", "within", "first end"),
     ("(msg:\"a\";", "alert", "without a `content`"),
