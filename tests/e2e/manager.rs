@@ -35,6 +35,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ),
         light("a_manager_that_hangs_is_ended", 5, &[NGINX], a_manager_that_hangs_is_ended),
         light("it_is_never_given_up", 6, &[NGINX], it_is_never_given_up),
+        light("it_does_not_wait_for_a_runtime", 8, &[NGINX], it_does_not_wait_for_a_runtime),
         light("the_coordinator_dies_with_it", 1, &[NGINX], the_coordinator_dies_with_it),
     ]
 }
@@ -193,6 +194,38 @@ fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
     })?;
     ensure_same(before.runtimes(), &status)?;
     ensure_unbroken(&held, interrupt)?;
+    drop(held);
+    network.stop()
+}
+
+/// A runtime ends after each start, and there is a pause of seconds before the next one.
+/// Without the manager nothing goes through; its next incarnation serves the flows of the
+/// other runtimes at once.
+fn it_does_not_wait_for_a_runtime(interrupt: &Interrupt) -> Result<()> {
+    const STARTS: usize = 9;
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 40)?;
+    network.wait_protected()?;
+    let ending = network.running.status()?.runtimes().next().context("no runtime")?.id;
+    let is_it = |process: &&Process| process.role == "runtime" && process.id == ending;
+    let find = |status: &Status| status.processes.iter().find(is_it).cloned();
+    let mut last = 0;
+    for _ in 0..STARTS {
+        last = until("the runtime starts", TIMEOUT, interrupt, || {
+            let now = network.running.status().ok().as_ref().and_then(find);
+            Ok(now.map(|now| now.pid).filter(|pid| ![0, last].contains(pid)))
+        })?;
+        signal_pid(last, Signal::KILL)?;
+    }
+    let is_away = |status: &Status| find(status).is_some_and(|now| now.state == "failed");
+    network.running.wait_for("its end is known", TIMEOUT, interrupt, is_away)?;
+    let manager = role(&network.running.status()?, "manager")?;
+    signal_pid(manager.pid, Signal::KILL)?;
+    wait_for_next(&network, &manager, RECOVERY_LIMIT, interrupt)?;
+    ensure_unbroken(&held, interrupt)?;
+    let after = network.running.status()?;
+    ensure!(is_away(&after), "the runtime is back already: {:?}", find(&after));
     drop(held);
     network.stop()
 }

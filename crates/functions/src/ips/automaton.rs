@@ -5,7 +5,7 @@
 //! the number of one state of each. A number that comes with a flow is looked up before
 //! it is used, so that no bytes of a flow's state lead outside of the automaton.
 
-use aho_corasick::automaton::{Automaton as _, StateID};
+use aho_corasick::automaton::{Automaton as Stepped, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, BuildError, MatchKind, dfa::DFA};
 use std::collections::BTreeMap;
@@ -145,6 +145,16 @@ impl Automaton {
         }
     }
 
+    /// The state after these bytes; `None` if a content ends among them. `state` must be
+    /// one of the automaton's.
+    #[inline]
+    pub(super) fn pass(&self, state: u32, bytes: &[u8]) -> Option<u32> {
+        match &self.kind {
+            Kind::Dense(dfa) => pass(dfa, state, bytes),
+            Kind::Compact(nfa) => pass(nfa, state, bytes),
+        }
+    }
+
     /// The number of contents that end in this state.
     #[inline]
     pub(super) fn matches(&self, state: u32) -> usize {
@@ -166,6 +176,19 @@ impl Automaton {
         };
         self.uses.get(pattern.as_usize()).map_or(&[], Vec::as_slice)
     }
+}
+
+/// See [`Automaton::pass`].
+#[inline]
+fn pass(automaton: &impl Stepped, state: u32, bytes: &[u8]) -> Option<u32> {
+    let mut state = StateID::new_unchecked(state as usize);
+    for &byte in bytes {
+        state = automaton.next_state(Anchored::No, state, byte);
+        if automaton.is_special(state) && automaton.is_match(state) {
+            return None;
+        }
+    }
+    Some(state.as_u32())
 }
 
 impl core::fmt::Debug for Automaton {

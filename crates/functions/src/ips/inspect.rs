@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 /// Maximum number of rules that are counted for one packet.
 const MOST_HITS: usize = 16;
 
+/// Bytes that are inspected again, one by one, if anything matches among them.
+const BLOCK: usize = 64;
+
 /// Rules and their automata.
 #[derive(Debug)]
 pub(super) struct Engine {
@@ -271,31 +274,38 @@ impl Engine {
         let [mut exact, mut nocase, mut standing] = self.resume(states, position);
         let mut is_armed = side.is_armed();
         let mut end = position;
-        for &byte in bytes {
-            if let Some(automaton) = &self.standing {
-                standing = automaton.next(standing, byte);
-                // Matches up to the first byte were found with the bytes before it.
-                if end != position && automaton.matches(standing) > 0 {
-                    self.find_standing(side, automaton, standing, end, scan);
+        for block in bytes.chunks(BLOCK) {
+            if !is_armed && let Some(states) = self.pass([exact, nocase, standing], block) {
+                [exact, nocase, standing] = states;
+                end = end.wrapping_add(block.len() as u64);
+                continue;
+            }
+            for &byte in block {
+                if let Some(automaton) = &self.standing {
+                    standing = automaton.next(standing, byte);
+                    // Matches up to the first byte were found with the bytes before it.
+                    if end != position && automaton.matches(standing) > 0 {
+                        self.find_standing(side, automaton, standing, end, scan);
+                    }
                 }
-            }
-            if is_armed {
-                self.step_expressions(side, byte, end, scan);
-                is_armed = side.is_armed();
-            }
-            end = end.wrapping_add(1);
-            if let Some(automaton) = &self.exact {
-                exact = automaton.next(exact, byte);
-                for at in 0..automaton.matches(exact) {
-                    self.find(side, automaton.uses(exact, at), end, scan);
+                if is_armed {
+                    self.step_expressions(side, byte, end, scan);
                     is_armed = side.is_armed();
                 }
-            }
-            if let Some(automaton) = &self.nocase {
-                nocase = automaton.next(nocase, byte);
-                for at in 0..automaton.matches(nocase) {
-                    self.find(side, automaton.uses(nocase, at), end, scan);
-                    is_armed = side.is_armed();
+                end = end.wrapping_add(1);
+                if let Some(automaton) = &self.exact {
+                    exact = automaton.next(exact, byte);
+                    for at in 0..automaton.matches(exact) {
+                        self.find(side, automaton.uses(exact, at), end, scan);
+                        is_armed = side.is_armed();
+                    }
+                }
+                if let Some(automaton) = &self.nocase {
+                    nocase = automaton.next(nocase, byte);
+                    for at in 0..automaton.matches(nocase) {
+                        self.find(side, automaton.uses(nocase, at), end, scan);
+                        is_armed = side.is_armed();
+                    }
                 }
             }
         }
@@ -306,6 +316,20 @@ impl Engine {
             self.find_standing(side, automaton, automaton.ended(standing), end, scan);
         }
         [exact, nocase, standing]
+    }
+
+    /// The states after these bytes; `None` if anything matches among them. Nearly all
+    /// bytes match nothing, and the loops that find that out have nothing else to do.
+    fn pass(&self, states: States, bytes: &[u8]) -> Option<States> {
+        let pass = |automaton: &Option<Automaton>, state| match automaton {
+            Some(automaton) => automaton.pass(state, bytes),
+            None => Some(state),
+        };
+        let standing = match &self.standing {
+            Some(automaton) => automaton.pass(states[2], bytes)?,
+            None => states[2],
+        };
+        Some([pass(&self.exact, states[0])?, pass(&self.nocase, states[1])?, standing])
     }
 
     /// Handles the matches of expressions without `R` that this state reports.

@@ -274,6 +274,17 @@ impl Standing {
         if next.as_usize() == UNKNOWN as usize { self.rest } else { next.as_u32() }
     }
 
+    /// The state after these bytes; `None` if an expression may match among them.
+    pub(super) fn pass(&self, mut state: u32, bytes: &[u8]) -> Option<u32> {
+        for &byte in bytes {
+            state = self.next(state, byte);
+            if self.matches(state) > 0 {
+                return None;
+            }
+        }
+        Some(state)
+    }
+
     /// The state with the matches that end with the latest byte. The automaton itself
     /// reports them one byte late.
     #[inline]

@@ -263,7 +263,9 @@ impl ManagerProcess {
                     ),
                 ));
             }
-            if !self.is_ready && self.host.hub.manager.is_ready() {
+            // If the box has served, living runtimes have flows, and the switch keeps other
+            // packets until it knows rules and routes. A runtime may take long to start.
+            if !self.is_ready && (self.has_served || self.host.hub.manager.is_ready()) {
                 self.is_ready = true;
                 self.host.watch_routers(|at| {
                     self.notes.read(self.plan.switches.len() + usize::from(at)).map(Memory)
@@ -299,7 +301,7 @@ impl ManagerProcess {
         let now = self.clock.now();
         let mut had_work = false;
         self.link.beat();
-        // Earlier frames wait in the devices: no runtime can serve them yet.
+        // Frames that come earlier wait in the devices.
         let open = if self.is_ready { self.ports.devices() } else { 0 };
         for device in 0..open {
             had_work |= self.take_burst(device, now);

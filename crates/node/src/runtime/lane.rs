@@ -2,6 +2,7 @@
 //! a packet through both.
 
 mod absent;
+mod accounting;
 mod ending;
 mod fields;
 mod heirs;
@@ -23,7 +24,8 @@ use crate::prefetch::OfChain;
 use crate::rate::TokenBucket;
 use crate::reset::{acknowledge, reset_ahead};
 use crate::tombstones::Tombstones;
-use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
+use accounting::{account, judge};
+use holdfast_nf::{Chain, Direction, Outcome, Position};
 use holdfast_protection::flows::{ActorHeader, Event, Found, Journal, Life, NoReply, flag};
 use holdfast_protection::{Admission, Epoch, Flows, Outbox, Plan, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -673,50 +675,6 @@ impl Lane {
                 self.flows.header_mut(slot).flags |= flag::WHOLE;
             }
         }
-    }
-}
-
-/// Accounts a processed packet to its flow: counters, deadline, and, if it `is_current`,
-/// whether the switch has shown that it knows the reply key.
-#[inline]
-fn account(
-    header: &mut ActorHeader,
-    direction: Direction,
-    packet: &Packet,
-    is_current: bool,
-    cx: &Context,
-) {
-    let way = direction as usize;
-    header.count(way, packet.len() as u16);
-    if is_current {
-        let is_known = direction == Direction::Reverse || packet.meta.flags & Flags::NEW == 0;
-        header.flags =
-            header.flags & !flag::UNCONFIRMED | if is_known { 0 } else { flag::UNCONFIRMED };
-    }
-    if cx.lifetime() > 0 {
-        let deadline = header.last_stamp + cx.lifetime();
-        if cx.is_ending() || deadline > header.expires_at {
-            header.set_deadline(deadline);
-        }
-    }
-    if let Some(standing) = cx.standing() {
-        header.set_standing(standing);
-    }
-}
-
-/// Judges the standing of a flow if no function does. A flow is answered when a reply
-/// other than an error has passed; a TCP flow is established when its initiator has gone
-/// on after that.
-#[inline(never)]
-fn judge(header: &mut ActorHeader, direction: Direction, packet: &Packet) {
-    match (direction, header.standing()) {
-        (Direction::Reverse, Standing::Unreplied) if !packet.is_icmp_error() => {
-            header.set_standing(Standing::Answered)
-        }
-        (Direction::Forward, Standing::Answered) if packet.layers.protocol == proto::TCP => {
-            header.set_standing(Standing::Established);
-        }
-        _ => {}
     }
 }
 
