@@ -31,6 +31,7 @@ mod manager;
 mod memory;
 mod midway;
 mod migration;
+mod monitor;
 mod nfactor;
 mod paged;
 mod poison;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         ("memory", memory::tests()),
         ("midway", midway::tests()),
         ("migration", migration::tests()),
+        ("monitor", monitor::tests()),
         ("nfactor", nfactor::tests()),
         ("paged", paged::tests()),
         ("poison", poison::tests()),

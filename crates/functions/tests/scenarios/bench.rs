@@ -65,6 +65,8 @@ pub(crate) struct Remembered(Vec<Flow>);
 /// A chain and its flows, as the module's head says.
 pub(crate) struct Bench {
     chain: Chain,
+    /// The values that functions show of flows: function and name.
+    names: Vec<(&'static str, &'static str)>,
     packets: MemoryPool,
     cx: Context,
     flows: Vec<Flow>,
@@ -108,12 +110,16 @@ impl Bench {
 
     /// Like `new`, in a box whose ports have names.
     pub(crate) fn on(zones: &Zones, functions: &[(&str, Value)]) -> Bench {
-        let build = |(name, config): &(&str, Value)| {
+        let configured = |(name, config): &(&str, Value)| {
             catalog::configured(name, config, zones)
                 .unwrap_or_else(|error| panic!("{name}: {error}"))
-                .bind()
         };
-        Bench::of(Chain::new(functions.iter().map(build).collect()))
+        let functions: Vec<_> = functions.iter().map(configured).collect();
+        let names = functions
+            .iter()
+            .flat_map(|function| function.values().iter().map(|name| (function.name(), *name)));
+        let chain = Chain::new(functions.iter().map(|function| function.bind()).collect());
+        Bench { names: names.collect(), ..Bench::of(chain) }
     }
 
     /// A chain of any functions.
@@ -121,6 +127,7 @@ impl Bench {
         assert!(chain.layout().size <= size_of::<Block>());
         Bench {
             chain,
+            names: Vec::new(),
             packets: MemoryPool::new(1),
             cx: Context::new(1),
             flows: Vec::new(),
@@ -368,6 +375,24 @@ impl Bench {
     pub(crate) fn state(&self) -> &'static str {
         let flow = self.flows.last().expect("a flow");
         self.chain.describe(&flow.block.0[..self.chain.layout().size])
+    }
+
+    /// The latest flow's values: function, name, value.
+    pub(crate) fn values(&self) -> Vec<(&'static str, &'static str, Option<u64>)> {
+        let flow = self.flows.last().expect("a flow");
+        let values = self.chain.values(&flow.block.0[..self.chain.layout().size]);
+        self.names
+            .iter()
+            .zip(values)
+            .map(|(&(function, name), value)| (function, name, value))
+            .collect()
+    }
+
+    /// A value of the latest flow.
+    pub(crate) fn value(&self, function: &str, name: &str) -> Option<u64> {
+        let values = self.values();
+        let found = values.iter().find(|(of, known, _)| (*of, *known) == (function, name));
+        found.unwrap_or_else(|| panic!("{function} shows no `{name}`")).2
     }
 
     /// Lowest and highest sequence number that the latest flow's receivers expect,

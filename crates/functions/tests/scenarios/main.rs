@@ -17,6 +17,7 @@ mod ips;
 mod ips_evasion;
 mod ips_rules;
 mod load_balancer;
+mod monitor;
 mod nat;
 mod nat_pool;
 mod nat_publish;

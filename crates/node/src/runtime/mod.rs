@@ -20,6 +20,7 @@ mod listing;
 mod migration;
 mod parking;
 mod pools;
+mod ranking;
 mod records;
 mod recovery;
 mod replay;
@@ -46,6 +47,7 @@ use lane::Lane;
 use listing::Listings;
 use migration::Migrations;
 use pools::CoordinatorRequests;
+use ranking::Rankings;
 use recovery::Recoveries;
 use resync::Resync;
 use served::Served;
@@ -170,6 +172,7 @@ pub struct Runtime {
     recoveries: Recoveries,
     migrations: Migrations,
     listings: Listings,
+    rankings: Rankings,
     clock: u64,
     requests: CoordinatorRequests,
     /// The sessions with the state servers, if any chain needs one.
@@ -251,6 +254,7 @@ impl Runtime {
             recoveries,
             migrations: Migrations::default(),
             listings: Listings::default(),
+            rankings: Rankings::default(),
             clock: 0,
             requests: CoordinatorRequests::default(),
             served,
@@ -334,7 +338,7 @@ impl Runtime {
 
     /// True if flows are listed or moved: an operator waits for the turns.
     pub fn is_asked(&self) -> bool {
-        !self.listings.is_empty() || !self.migrations.is_idle()
+        !self.listings.is_empty() || !self.rankings.is_empty() || !self.migrations.is_idle()
     }
 
     /// Notes the processor time of a turn, µs, that began while [`Runtime::is_asked`].
@@ -543,6 +547,7 @@ impl Runtime {
             side.report(&mut self.fabric);
         }
         self.listings.go_on(&self.lanes, &self.shared, &mut self.fabric);
+        self.rankings.go_on(&self.lanes, &mut self.fabric);
         self.report(clock);
         // Recoveries report after the report proper: for the coordinator a recovery is
         // over only when it knows that the recovered flows want new replicas.
@@ -588,8 +593,11 @@ impl Runtime {
             Some(patience) => self.clock.saturating_add(patience),
             None => u64::MAX,
         };
-        let (migrations, listings) =
-            (after(self.migrations.patience()), after(self.listings.patience()));
+        let (migrations, listings, rankings) = (
+            after(self.migrations.patience()),
+            after(self.listings.patience()),
+            after(self.rankings.patience()),
+        );
         let replays =
             self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
         let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());
@@ -602,6 +610,7 @@ impl Runtime {
                 .min(fabric)
                 .min(migrations)
                 .min(listings)
+                .min(rankings)
                 .min(self.recoveries.poll_timeout())
                 .min(replays)
                 .min(suspects),
