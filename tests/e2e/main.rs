@@ -2,6 +2,7 @@
 //! -p holdfast-tests -- failover::` runs those of a file.
 #![forbid(unsafe_code)]
 
+mod access_log;
 mod asking;
 mod bfd;
 mod chains;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         return code;
     }
     let files = vec![
+        ("access_log", access_log::tests()),
         ("asking", asking::tests()),
         ("bfd", bfd::tests()),
         ("chains", chains::tests()),

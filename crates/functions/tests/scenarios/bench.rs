@@ -3,7 +3,7 @@
 
 use crate::{reading, words};
 use holdfast_functions::catalog;
-use holdfast_nf::shared::{PoolEffect, SharedField};
+use holdfast_nf::shared::{Note, PoolEffect, SharedField};
 use holdfast_nf::{Chain, Context, Direction, Function, Outcome, Position, Standing};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::zone::Zones;
@@ -516,20 +516,27 @@ impl Bench {
         values
     }
 
-    /// The log entries of functions: the rule, the port, and the packet's addresses.
+    /// The log entries of functions: the rule, the port, and the packet's addresses, or
+    /// these and the text.
     pub(crate) fn logged(&mut self) -> Vec<String> {
-        let mut logged = Vec::new();
+        let text = |note: &Note| match note.text.is_empty() {
+            true => format!("{} {} {}", note.about, note.ingress, note.key),
+            false => format!("{} {}", note.key, String::from_utf8_lossy(&note.text)),
+        };
+        self.notes().iter().map(text).collect()
+    }
+
+    /// The log entries of functions.
+    pub(crate) fn notes(&mut self) -> Vec<Note> {
+        let mut notes = Vec::new();
         for function in self.chain.functions_mut() {
             function.shared().visit(&mut |_, field| {
                 if let SharedField::Log(log) = field {
-                    logged.extend(
-                        log.take()
-                            .map(|note| format!("{} {} {}", note.about, note.ingress, note.key)),
-                    );
+                    notes.extend(log.take());
                 }
             });
         }
-        logged
+        notes
     }
 
     /// True if the sender of the latest packet must be told that it was dropped.

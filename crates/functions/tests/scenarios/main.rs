@@ -12,6 +12,7 @@ mod holding;
 mod http;
 mod http_conversation;
 mod http_evasion;
+mod http_log;
 mod http_rules;
 mod ips;
 mod ips_evasion;

@@ -202,6 +202,8 @@ pub struct Runtime {
     longest_us: u32,
     fenced: bool,
     was_settled: bool,
+    /// Functions note texts, which leave ahead of the turn's packets and states.
+    has_prompt_logs: bool,
     packets: u64,
     released: u64,
     released_unprotected: u64,
@@ -227,6 +229,7 @@ impl Runtime {
             .collect();
         let served = Served::of(&mut lanes);
         let counted = Counted::of(&mut lanes);
+        let has_prompt_logs = lanes.iter_mut().any(Lane::has_prompt_log);
         let shared = Shared {
             cx: Context::new(
                 config.seed
@@ -275,6 +278,7 @@ impl Runtime {
             was_busy: false,
             fenced: false,
             was_settled: false,
+            has_prompt_logs,
             packets: 0,
             released: 0,
             released_unprotected: 0,
@@ -545,6 +549,9 @@ impl Runtime {
                 side.resync = None;
             }
             side.report(&mut self.fabric);
+        }
+        if self.has_prompt_logs && had_input {
+            self.send_notes();
         }
         self.listings.go_on(&self.lanes, &self.shared, &mut self.fabric);
         self.rankings.go_on(&self.lanes, &mut self.fabric);
