@@ -148,8 +148,8 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         ""
     }
 
-    /// Appends the flow's values, one for each of [`VALUES`](Self::VALUES), and `None` for
-    /// one that is not known. `holdfast flows` shows them; no packet waits for this.
+    /// Appends the flow's values, one for each of [`VALUES`](Self::VALUES), and `None`
+    /// for one that is not known. `holdfast flows` shows them; no packet waits for this.
     fn values(&self, _flow: &Self::Flow, _into: &mut Vec<Option<u64>>) {}
 
     /// Explains, for people, the decision about a traced packet: without `flow`, about

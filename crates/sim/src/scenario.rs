@@ -301,7 +301,8 @@ impl Scenario {
     }
 
     /// Functions that look into packets and streams, and let all of this world pass: each
-    /// finds or measures something, and refuses nothing. A datagram in fragments cannot be inspected.
+    /// finds or measures something, and refuses nothing. A datagram in fragments cannot
+    /// be inspected.
     fn inspecting(&self) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let limits = json!([
             { "per": "flow", "rate": "100 packets/s", "burst": "3 packets", "mark": "le" },

@@ -1,5 +1,5 @@
-//! The log of `http`: a line per request and per response, of whatever bytes they are made
-//! and in whatever segments they come.
+//! The log of `http`: a line per request and per response, of whatever bytes they are
+//! made and in whatever segments they come.
 
 use crate::http_conversation::Conversation;
 use crate::http_conversation::End::Client;

@@ -6,8 +6,8 @@
 //! 192.0.2.1 type 200 id 7`, `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp
 //! 10.0.0.2:5 > 192.0.2.1:53`. Omitted numbers are 0, the window 65535, TTLs 64. `tos
 //! 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q
-//! tag. `len 4` is a payload of as many bytes, `hex 4142` one of these. `scale 7` and `tsval
-//! 1 tsecr 0` are options of a segment.
+//! tag. `len 4` is a payload of as many bytes, `hex 4142` one of these. `scale 7` and
+//! `tsval 1 tsecr 0` are options of a segment.
 //!
 //! Behind `quoting`, `cut 28` leaves that many bytes of the packet, `options 8` adds as
 //! many bytes of IP options, `routed` adds a source route, and `behind 12` puts as many

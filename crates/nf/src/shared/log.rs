@@ -1,15 +1,15 @@
 //! Messages of a function to the operator about single packets.
 //!
 //! Theory of operation. A function notes a packet, and a number of its own that says why,
-//! which the daemon puts into words, or a text. The log has room for some notes, allocated
-//! once. The notes per second of stamped time are limited; the next note tells how many
-//! were missed.
+//! which the daemon puts into words, or a text. The log has room for some notes,
+//! allocated once. The notes per second of stamped time are limited; the next note tells
+//! how many were missed.
 //!
 //! The runtime's report takes notes along, a few times in a second. A log of texts is
-//! [prompt](Log::is_prompt): its notes leave in the turn in which they were made, ahead of
-//! the packets and the states of that turn. A runtime that dies therefore loses none whose
-//! packet was seen outside. What is processed again is noted again, and has the same
-//! [`Note::id`].
+//! [prompt](Log::is_prompt): its notes leave in the turn in which they were made, with
+//! the states and ahead of the packets of that turn. A runtime that dies therefore loses
+//! none whose packet it has sent. What is processed again is noted again, and has the
+//! same [`Note::id`].
 
 use super::{Shareable, SharedField};
 use crate::Context;
@@ -101,8 +101,8 @@ impl Log {
     }
 
     /// Notes a packet with a text, of at most [`Log::MAX_TEXT`] bytes, or counts it as
-    /// missed if there are too many. A note with the same `about`, `id` and key is the same
-    /// note, whoever makes it.
+    /// missed if there are too many. A note with the same `about`, `id` and key is the
+    /// same note, whoever makes it.
     pub fn say(
         &mut self,
         (about, id): (u32, u64),

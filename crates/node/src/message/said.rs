@@ -111,7 +111,8 @@ pub struct FlowInfo {
     pub packets: [u64; 2],
     /// Bytes forward and reverse.
     pub bytes: [u64; 2],
-    /// The functions' values of its state: see [`Chain::values`](holdfast_nf::Chain::values).
+    /// The functions' values of its state: see
+    /// [`Chain::values`](holdfast_nf::Chain::values).
     pub values: Vec<Option<u64>>,
 }
 

@@ -202,7 +202,7 @@ pub struct Runtime {
     longest_us: u32,
     fenced: bool,
     was_settled: bool,
-    /// Functions note texts, which leave ahead of the turn's packets and states.
+    /// Functions note texts, which leave ahead of the turn's packets.
     has_prompt_logs: bool,
     packets: u64,
     released: u64,

@@ -40,8 +40,8 @@ fn ranks(all: &mut Host) -> Ranks {
     answer(all, round).0.shown().unwrap()
 }
 
-/// Two runtimes have a hundred flows each, and three of them more packets than the others.
-/// These are named first, and hosts and ports have the bytes of all.
+/// Two runtimes have a hundred flows each, and three of them more packets than the
+/// others. These are named first, and hosts and ports have the bytes of all.
 #[test]
 fn flows_of_all_runtimes_are_ranked_together() {
     let mut all = Host::of(4096, bound::<Monitor>);

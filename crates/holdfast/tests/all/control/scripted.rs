@@ -1,4 +1,4 @@
-//! A box whose packet loop answers from a script, and a client that reads when it is told.
+//! A box whose packet loop answers from a script, and a client that reads when told to.
 
 use super::*;
 
