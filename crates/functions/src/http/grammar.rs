@@ -154,7 +154,7 @@ impl Reader {
                 match byte {
                     b' ' => self.expect_protocol(),
                     b'/' => self.expect_path(),
-                    _ => self.step = step::QUERY,
+                    _ => self.expect_query(head),
                 }
                 has_host && head.host_len > 0 && (byte == b' ' || !is_connect)
             }
@@ -163,18 +163,33 @@ impl Reader {
                 self.expect_protocol();
                 true
             }
-            (step::PATH, b'?') => self.must(true, step::QUERY),
+            (step::PATH, b'?') => {
+                self.expect_query(head);
+                true
+            }
             (step::PATH, _) => {
                 self.push_path(head, byte);
                 is_target && !b"\"<>\\^`{|}".contains(&byte) && self.take_code(byte)
             }
-            (step::QUERY, _) => is_target,
+            (step::QUERY, _) => {
+                self.push_query(head, byte);
+                is_target
+            }
             _ => false,
         }
     }
 
     fn expect_path(&mut self) {
         (self.at, self.step) = (0, step::PATH);
+    }
+
+    fn expect_query(&mut self, head: &mut Head) {
+        self.push_query(head, b'?');
+        self.step = step::QUERY;
+    }
+
+    fn push_query(&mut self, head: &mut Head, byte: u8) {
+        self.marks |= if head.push_query(byte) { 0 } else { mark::LONG_QUERY };
     }
 
     /// Processes a byte of a path, which may belong to a percent-encoding. [`Reader::at`]

@@ -12,17 +12,23 @@ pub(super) const PATH: usize = 384;
 holdfast_nf::flow_state! {
     /// The latest request of a connection.
     pub struct Head {
-        /// Length of `path`, bytes.
+        /// Length of the path in `path`, bytes.
         pub path_len: u16,
+        /// Length of the query behind it, bytes.
+        pub query_len: u16,
         /// Length of `method`, bytes.
         pub method_len: u8,
         /// Length of `host`, bytes.
         pub host_len: u8,
+        /// 1 if the query is kept, for the log.
+        pub keeps_query: u8,
+        /// Zero.
+        pub spare: u8,
         /// The method.
         pub method: [u8; METHOD],
         /// The host in lower case, without its port.
         pub host: [u8; HOST],
-        /// The path as it was sent, without its query.
+        /// The path as it was sent, and the query as far as there is room.
         pub path: [u8; PATH],
     }
 }
@@ -34,7 +40,7 @@ fn push(text: &mut [u8], len: usize, byte: u8) -> bool {
 impl Head {
     /// Clears the request.
     pub(super) fn clear(&mut self) {
-        (self.path_len, self.method_len, self.host_len) = (0, 0, 0);
+        (self.path_len, self.query_len, self.method_len, self.host_len) = (0, 0, 0, 0);
     }
 
     /// Adds a byte to the method; false if there is no room.
@@ -58,6 +64,17 @@ impl Head {
         has_room
     }
 
+    /// Adds a byte to the query, if it is kept; false if there is no room.
+    pub(super) fn push_query(&mut self, byte: u8) -> bool {
+        if self.keeps_query == 0 {
+            return true;
+        }
+        let len = self.target_len();
+        let has_room = push(&mut self.path, len, byte);
+        self.query_len += u16::from(has_room);
+        has_room
+    }
+
     /// The method.
     pub(super) fn method(&self) -> &[u8] {
         self.method.get(..self.method_len.into()).unwrap_or(&[])
@@ -77,6 +94,15 @@ impl Head {
     /// The path as it was sent.
     pub(super) fn path(&self) -> &[u8] {
         self.path.get(..self.path_len.into()).unwrap_or(&[])
+    }
+
+    fn target_len(&self) -> usize {
+        usize::from(self.path_len) + usize::from(self.query_len)
+    }
+
+    /// The path and the query as they were sent.
+    pub(super) fn target(&self) -> &[u8] {
+        self.path.get(..self.target_len()).unwrap_or(&[])
     }
 }
 

@@ -6,6 +6,8 @@ use super::served::Served;
 use crate::message::{Control, Report, Share};
 use holdfast_wire::NodeId;
 
+/// Notes of functions in a message.
+const NOTES_PER_MESSAGE: usize = 16;
 /// Bytes of unsent messages to a receiver, beyond which no report is added to them.
 const REPORT_BACKLOG: usize = 16 * 1024;
 
@@ -29,6 +31,17 @@ impl Runtime {
             !lane.plan.promises()
                 || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
         })
+    }
+
+    /// Sends what functions have noted to the manager of this host.
+    pub(super) fn send_notes(&mut self) {
+        let mut notes = Vec::new();
+        self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
+        let manager = NodeId::manager(self.my_host.unwrap_or(0));
+        while !notes.is_empty() {
+            let chunk = notes.drain(..notes.len().min(NOTES_PER_MESSAGE)).collect();
+            self.fabric.send_control(manager, &Control::Logged(chunk));
+        }
     }
 
     /// Reports when it is time, and at once when the flows' safety has changed, because
@@ -87,14 +100,7 @@ impl Runtime {
                 managers().filter(|node| self.fabric.backlog(*node) < REPORT_BACKLOG).collect();
             there.into_iter().filter(|node| !self.fabric.send_control(*node, message)).count() == 0
         });
-        let mut notes = Vec::new();
-        self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
-        for chunk in notes.chunks(16) {
-            self.fabric.send_control(
-                NodeId::manager(self.my_host.unwrap_or(0)),
-                &Control::Logged(chunk.to_vec()),
-            );
-        }
+        self.send_notes();
         if !self.shared.traces.is_empty() {
             let steps = core::mem::take(&mut self.shared.traces);
             for chunk in steps.chunks(8) {

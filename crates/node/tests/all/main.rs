@@ -10,6 +10,7 @@ mod moving;
 mod pressure;
 #[path = "../../../state/tests/all/random.rs"]
 mod random;
+mod ranking;
 mod refusing;
 mod replaying;
 mod restoring;
