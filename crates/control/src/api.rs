@@ -158,7 +158,7 @@ pub struct Talkers {
     #[prost(message, repeated, tag = "3")]
     pub ports: ::prost::alloc::vec::Vec<Talker>,
     /// The most bytes that a host may have beyond those that are shown. 0: the hosts are
-    /// exact; above 0, a runtime has flows of more than a thousand.
+    /// exact. Above 0: there are more than a thousand.
     #[prost(uint64, tag = "4")]
     pub hosts_slack: u64,
     /// As `hosts_slack`, of ports.

@@ -122,7 +122,7 @@ pub const FIELDS: &[Field] = &[
     Field { name: "flows", kind: "field of `status`, in `talkers`", meaning: "Flows: PROTOCOL ADDRESS:PORT > ADDRESS:PORT, as they were opened." },
     Field { name: "hosts", kind: "field of `status`, in `talkers`", meaning: "Addresses at either end of flows, before any translation." },
     Field { name: "ports", kind: "field of `status`, in `talkers`", meaning: "Ports that flows were opened to: PROTOCOL PORT." },
-    Field { name: "hosts_slack", kind: "field of `status`, in `talkers`", meaning: "The most bytes that a host may have beyond those that are shown. 0: the hosts are exact; above 0, a runtime has flows of more than a thousand." },
+    Field { name: "hosts_slack", kind: "field of `status`, in `talkers`", meaning: "The most bytes that a host may have beyond those that are shown. 0: the hosts are exact. Above 0: there are more than a thousand." },
     Field { name: "ports_slack", kind: "field of `status`, in `talkers`", meaning: "As `hosts_slack`, of ports." },
     Field { name: "function", kind: "field of `flows`, in `values`", meaning: "Name of the function." },
     Field { name: "name", kind: "field of `flows`, in `values`", meaning: "Name of the value; in a name that ends with `_us` the value is in microseconds." },

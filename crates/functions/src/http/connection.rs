@@ -47,11 +47,12 @@ pub(super) const REQUESTS: usize = 0;
 pub(super) const RESPONSES: usize = 1;
 
 impl HttpFlow {
-    /// A connection whose SYN has no answer yet. `keeps_query`: requests are logged.
-    pub(super) fn opening(keeps_query: bool) -> HttpFlow {
-        let head = Head { keeps_query: keeps_query.into(), ..Head::default() };
-        let mut flow =
-            HttpFlow { is_meant: MEANT, decided: NO_RULE_ASKED, head, ..HttpFlow::default() };
+    /// A connection whose SYN has no answer yet.
+    pub(super) fn opening(is_logged: bool) -> HttpFlow {
+        let mut flow = HttpFlow { is_meant: MEANT, decided: NO_RULE_ASKED, ..HttpFlow::default() };
+        if is_logged {
+            flow.head.keep_targets();
+        }
         flow.set_both(step::AWAITED);
         flow
     }
@@ -88,7 +89,7 @@ impl HttpFlow {
             self.ways[RESPONSES].step = step::OFF;
             return;
         }
-        *self = HttpFlow::opening(self.head.keeps_query != 0);
+        *self = HttpFlow::opening(self.head.keeps_targets());
         self.ways = [Reader::from(requests, false), Reader::from(responses, true)];
     }
 

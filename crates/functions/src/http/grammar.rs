@@ -114,6 +114,14 @@ impl Reader {
         let is_connect = head.method() == b"CONNECT";
         // A target has no fragment (section 3.2).
         let is_target = (b'!'..=b'~').contains(&byte) && byte != b'#';
+        if match self.step {
+            step::TARGET => !matches!(byte, b'*' | b'/'),
+            step::SCHEME | step::SLASHES => true,
+            step::AUTHORITY => !matches!(byte, b' ' | b'/' | b'?'),
+            _ => false,
+        } {
+            head.push_origin(byte);
+        }
         match (self.step, byte) {
             (step::METHOD, b' ') => self.must(head.method_len > 0, step::TARGET),
             (step::METHOD, _) => {
@@ -147,8 +155,10 @@ impl Reader {
                 byte == b'/'
             }
             (step::AUTHORITY, b' ' | b'/' | b'?') => {
-                if !is_connect {
-                    self.push_path(head, b'/');
+                match byte {
+                    b'/' => self.push_path(head, b'/'),
+                    _ if is_connect => {}
+                    _ => head.imply_path(),
                 }
                 let has_host = matches!(self.part, part::NAME | part::BEHIND | part::PORT);
                 match byte {
@@ -172,7 +182,7 @@ impl Reader {
                 is_target && !b"\"<>\\^`{|}".contains(&byte) && self.take_code(byte)
             }
             (step::QUERY, _) => {
-                self.push_query(head, byte);
+                head.push_query(byte);
                 is_target
             }
             _ => false,
@@ -184,12 +194,8 @@ impl Reader {
     }
 
     fn expect_query(&mut self, head: &mut Head) {
-        self.push_query(head, b'?');
+        head.push_query(b'?');
         self.step = step::QUERY;
-    }
-
-    fn push_query(&mut self, head: &mut Head, byte: u8) {
-        self.marks |= if head.push_query(byte) { 0 } else { mark::LONG_QUERY };
     }
 
     /// Processes a byte of a path, which may belong to a percent-encoding. [`Reader::at`]

@@ -18,7 +18,7 @@ const REQUEST: u32 = 0;
 const RESPONSE: u32 = 1;
 
 /// Marks of requests of which a part was not kept.
-const CUT: u16 = mark::LONG_METHOD | mark::LONG_HOST | mark::LONG_PATH | mark::LONG_QUERY;
+const CUT: u16 = mark::LONG_METHOD | mark::LONG_HOST | mark::LONG_PATH;
 
 /// The segment that is being read.
 pub(super) struct Passing<'a> {
@@ -50,19 +50,17 @@ impl Passing<'_> {
         let (head, number) = (&flow.head, flow.requests);
         self.say(REQUEST, flow, number, log, |text| {
             let minor = u8::from(marks & mark::OLD == 0);
-            // A CONNECT has no path.
-            let target = if head.path().is_empty() { head.host() } else { head.target() };
             // Writing into a vector does not fail.
             let _ = write!(text, "request {number}: ");
             text.extend_from_slice(head.method());
             text.push(b' ');
-            text.extend_from_slice(target);
+            head.write_target(text);
             let _ = write!(text, " HTTP/1.{minor}");
             if !head.host().is_empty() {
                 text.extend_from_slice(b", host ");
                 text.extend_from_slice(head.host());
             }
-            if marks & CUT != 0 {
+            if marks & CUT != 0 || head.is_cut() {
                 text.extend_from_slice(b", cut");
             }
             if flow.refused != 0 {

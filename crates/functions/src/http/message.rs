@@ -129,8 +129,6 @@ pub(super) mod mark {
     pub(in crate::http) const LONG_PATH: u16 = 1024;
     /// The header section is too long.
     pub(in crate::http) const LONG: u16 = 2048;
-    /// The query is too long to be kept.
-    pub(in crate::http) const LONG_QUERY: u16 = 4096;
 }
 
 /// The reason why [`Reader::read`] has stopped.

@@ -45,11 +45,28 @@ fn requests_and_responses_are_lines() {
         lines(&mut talk),
         ["response 1: 200", "response 2: 404", "response 3: 200", "response 4: 500"]
     );
-    talk.asks("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\nGET http://E/f?g HTTP/1.1\r\nHost: e\r\n\r\n");
-    assert_eq!(
-        lines(&mut talk),
-        ["request 5: OPTIONS * HTTP/1.1, host a", "request 6: GET /f?g HTTP/1.1, host e"]
-    );
+}
+
+/// A target of any form is logged as it was sent, the host in lower case.
+#[test]
+fn targets_of_any_form_are_as_they_were_sent() {
+    for (target, host) in [
+        ("http://E.example:80/f?g", "e.example"),
+        ("HTTP://E.example/", "e.example"),
+        ("http://e", "e"),
+        ("http://E:8080?", "e"),
+        ("http://[2001:DB8::1]:80?a=/b?c", "[2001:db8::1]"),
+        ("/http://e/", "a"),
+    ] {
+        let mut talk = Conversation::new(&logging());
+        for number in 1..3 {
+            talk.asks(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            let said = format!("request {number}: GET {target} HTTP/1.1, host {host}");
+            assert_eq!(lines(&mut talk), [said]);
+        }
+        talk.asks("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(lines(&mut talk), ["request 3: OPTIONS * HTTP/1.1, host a"]);
+    }
 }
 
 /// An upgrade and a CONNECT are logged with their response, and what follows is not.
@@ -64,7 +81,7 @@ fn tunnels_are_logged_as_they_begin() {
         (
             "CONNECT b:443 HTTP/1.1\r\nHost: b:443\r\n\r\n",
             "HTTP/1.1 200 OK\r\n\r\n",
-            ["request 1: CONNECT b HTTP/1.1, host b", "response 1: 200"],
+            ["request 1: CONNECT b:443 HTTP/1.1, host b", "response 1: 200"],
         ),
     ] {
         let mut talk = Conversation::new(&logging());
@@ -152,6 +169,18 @@ fn long_targets_are_cut() {
     assert_eq!(said[0], format!("request 1: GET /a?{} HTTP/1.1, host c, cut", "b".repeat(381)));
     assert_eq!(said[1], format!("request 2: GET /{}?c HTTP/1.1, host c", "b".repeat(380)));
     assert_eq!(said[2], "request 3: GET /d HTTP/1.1, host c");
+    // An authority beyond its room is cut, or left out if the path needs the room.
+    let (long, host) = ("b".repeat(380), "c".repeat(126));
+    for (target, said) in [
+        (format!("http://{host}/a"), format!("http://{}/a", "c".repeat(121))),
+        (format!("http://c/{long}?d"), format!("/{long}?d")),
+        (format!("http://c/?{long}"), format!("http://c/?{}", "b".repeat(254))),
+    ] {
+        let mut talk = Conversation::new(&logging());
+        let host = if target.contains(&host) { &host } else { "c" };
+        talk.asks(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(lines(&mut talk), [format!("request 1: GET {said} HTTP/1.1, host {host}, cut")]);
+    }
     let mut silent = Conversation::new(&json!({}));
     silent.asks(get("/a", "c"));
     silent.answers(ok("a"));

@@ -365,7 +365,7 @@ fn other_packets_of_a_connection_are_counted() {
         (41, format!("{back} SYN ACK seq 500 ack 101")),
         (51, format!("{there} ACK seq 101 ack 501 len 10")),
         (61, format!("{there} ACK seq 101 ack 501 len 10")),
-        (71, format!("{there} ACK seq 101 ack 501 len 16 more")),
+        (71, format!("{there} ACK seq 101 ack 501 len 20 more")),
         (81, format!("icmp 2001:db8::9 > 2001:db8::1 unreachable quoting cut 60 {there} seq 101")),
     ] {
         bench.now = began + us * MICROSECOND - 1;

@@ -364,13 +364,13 @@ fn talkers_text(status: &Status, style: Style) -> String {
         let table = Table::of(&[of, "packets", "bytes"], all.iter().map(row));
         let more = match slack {
             0 => String::new(),
-            slack => format!("Each may have up to {slack} bytes more.\n"),
+            slack => format!("Each may have up to {slack} more bytes than shown.\n"),
         };
         if table.is_empty() { String::new() } else { format!("\n{}{more}", table.text(style)) }
     };
-    table("most of flows", &talkers.flows, 0)
-        + &table("most of hosts", &talkers.hosts, talkers.hosts_slack)
-        + &table("most of ports", &talkers.ports, talkers.ports_slack)
+    table("top flows", &talkers.flows, 0)
+        + &table("top hosts", &talkers.hosts, talkers.hosts_slack)
+        + &table("top ports", &talkers.ports, talkers.ports_slack)
 }
 
 fn election_text(election: &Election, style: Style) -> String {
@@ -532,20 +532,20 @@ mod tests {
         } }))
         .unwrap();
         let text = status_text(&status, Style::PLAIN);
-        let tables: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("most")).collect();
+        let tables: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("top")).collect();
         assert_eq!(
             tables,
             [
-                "most of flows                     packets  bytes",
+                "top flows                         packets  bytes",
                 "udp 10.0.0.2:5 > 203.0.113.10:53       12    700",
                 "",
-                "most of hosts  packets  bytes",
-                "203.0.113.10        20   1100",
-                "10.0.0.2            12    700",
+                "top hosts     packets  bytes",
+                "203.0.113.10       20   1100",
+                "10.0.0.2           12    700",
                 "",
-                "most of ports  packets  bytes",
-                "udp 53              20   1100",
-                "Each may have up to 40 bytes more.",
+                "top ports  packets  bytes",
+                "udp 53          20   1100",
+                "Each may have up to 40 more bytes than shown.",
             ]
         );
     }

@@ -202,8 +202,11 @@ pub struct Runtime {
     longest_us: u32,
     fenced: bool,
     was_settled: bool,
-    /// Functions note texts, which leave ahead of the turn's packets.
+    /// Functions note texts, which leave ahead of the turn's states and packets.
     has_prompt_logs: bool,
+    /// Notes for which the manager's channel had no room since the latest note that it
+    /// took.
+    lost_notes: u64,
     packets: u64,
     released: u64,
     released_unprotected: u64,
@@ -279,6 +282,7 @@ impl Runtime {
             fenced: false,
             was_settled: false,
             has_prompt_logs,
+            lost_notes: 0,
             packets: 0,
             released: 0,
             released_unprotected: 0,
@@ -550,7 +554,7 @@ impl Runtime {
             }
             side.report(&mut self.fabric);
         }
-        if self.has_prompt_logs && had_input {
+        if self.has_prompt_logs {
             self.send_notes();
         }
         self.listings.go_on(&self.lanes, &self.shared, &mut self.fabric);

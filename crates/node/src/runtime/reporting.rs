@@ -10,6 +10,9 @@ use holdfast_wire::NodeId;
 const NOTES_PER_MESSAGE: usize = 16;
 /// Bytes of unsent messages to a receiver, beyond which no report is added to them.
 const REPORT_BACKLOG: usize = 16 * 1024;
+/// Bytes of unsent messages to the manager, beyond which notes are lost: some hundred of
+/// the longest texts.
+const NOTES_BACKLOG: usize = 256 * 1024;
 
 impl Runtime {
     /// The last incarnations heard of each switch whose log flows here need, and of the
@@ -33,15 +36,24 @@ impl Runtime {
         })
     }
 
-    /// Sends what functions have noted to the manager of this host.
+    /// Sends what functions have noted to the manager of this host, ahead of all other
+    /// messages: a state that goes first, and a death behind it, would leave a note that
+    /// nobody makes again.
     pub(super) fn send_notes(&mut self) {
         let mut notes = Vec::new();
         self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
+        let Some(first) = notes.first_mut() else { return };
+        first.missed += core::mem::take(&mut self.lost_notes);
         let manager = NodeId::manager(self.my_host.unwrap_or(0));
         while !notes.is_empty() {
-            let chunk = notes.drain(..notes.len().min(NOTES_PER_MESSAGE)).collect();
-            self.fabric.send_control(manager, &Control::Logged(chunk));
+            let chunk: Vec<_> = notes.drain(..notes.len().min(NOTES_PER_MESSAGE)).collect();
+            let count: u64 = chunk.iter().map(|note| note.missed + 1).sum();
+            let has_room = self.fabric.backlog(manager) < NOTES_BACKLOG;
+            if !has_room || !self.fabric.send_control(manager, &Control::Logged(chunk)) {
+                self.lost_notes += count;
+            }
         }
+        self.fabric.put_first(manager);
     }
 
     /// Reports when it is time, and at once when the flows' safety has changed, because

@@ -7,6 +7,7 @@ mod demotion;
 mod hosts;
 mod listing;
 mod moving;
+mod noting;
 mod pressure;
 #[path = "../../../state/tests/all/random.rs"]
 mod random;
