@@ -13,7 +13,7 @@ use holdfast_tests::sockets::{begin, opened};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Connections, and the port of the first one.
 const CONNECTIONS: u16 = 6;
@@ -22,6 +22,8 @@ const FIRST_PORT: u16 = 20_000;
 /// a third of a second, so that some are under way whenever a runtime dies.
 const LARGE: u64 = 100_000;
 const PACE: u64 = 300_000;
+/// Requests of one batch of every connection.
+const ONCE: usize = 8 * CONNECTIONS as usize;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![light(
@@ -56,7 +58,7 @@ fn batch(number: usize) -> Vec<(String, String, bool)> {
         (format!("GET /%6eowhere//./{number}?? HTTP/1.1"), format!("{host}\r\n"), true),
         (
             format!("GET /held?fresh={number} HTTP/1.1"),
-            format!("{host}If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT\r\n\r\n"),
+            format!("{host}If-None-Match: *\r\n\r\n"),
             false,
         ),
         (format!("GET http://www.example/held?{number} HTTP/1.1"), format!("{host}\r\n"), true),
@@ -90,8 +92,13 @@ fn response(reader: &mut BufReader<&TcpStream>, has_body: bool) -> Result<u16> {
 }
 
 /// Sends batches of pipelined requests on one connection until it is enough, each in two
-/// pieces with a request line cut between them. Returns what was asked and answered.
-fn converse(stream: &TcpStream, is_enough: &AtomicBool) -> Result<Exchanges> {
+/// pieces with a request line cut between them. Returns what was asked and answered, and
+/// counts it in `answered`.
+fn converse(
+    stream: &TcpStream,
+    is_enough: &AtomicBool,
+    answered: &AtomicUsize,
+) -> Result<Exchanges> {
     let (mut done, mut reader) = (Vec::new(), BufReader::new(stream));
     for number in 0.. {
         if is_enough.load(Ordering::Relaxed) {
@@ -107,6 +114,7 @@ fn converse(stream: &TcpStream, is_enough: &AtomicBool) -> Result<Exchanges> {
         for (at, (line, _, has_body)) in requests.into_iter().enumerate() {
             let status = response(&mut reader, has_body)?;
             done.push((line, status));
+            answered.fetch_add(1, Ordering::Relaxed);
             if at == 0 {
                 (&*stream).write_all(second)?;
             }
@@ -178,13 +186,21 @@ fn requests_are_logged_as_the_server_logs_them(interrupt: &Interrupt) -> Result<
             Ok((port, stream))
         })
         .collect::<Result<_>>()?;
-    let is_enough = &AtomicBool::new(false);
+    let (is_enough, answered) = (&AtomicBool::new(false), &AtomicUsize::new(0));
     let sent = std::thread::scope(|scope| {
         let threads: Vec<_> = connections
             .iter()
-            .map(|(port, stream)| (*port, scope.spawn(move || converse(stream, is_enough))))
+            .map(|(port, stream)| {
+                (*port, scope.spawn(move || converse(stream, is_enough, answered)))
+            })
             .collect();
-        let killed = network.kill_each_runtime(|| Ok(()));
+        // Every connection goes on between two deaths.
+        let killed = network.kill_each_runtime(|| {
+            let goal = answered.load(Ordering::Relaxed) + 2 * ONCE;
+            until("requests are answered", TIMEOUT, interrupt, || {
+                Ok((answered.load(Ordering::Relaxed) >= goal).then_some(()))
+            })
+        });
         is_enough.store(true, Ordering::Relaxed);
         let sent = threads.into_iter().map(|(port, thread)| {
             let sent = thread.join().unwrap_or_else(|_| bail!("a client panicked"));
