@@ -7,7 +7,7 @@ use crate::spot::{
 use holdfast_nf::shared::Log;
 use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Opening, Packet, Verdict};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Control, Logged};
+use holdfast_node::message::{Control, Logged, kind};
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::NodeId;
 use holdfast_wire::nsh::Flags;
@@ -134,15 +134,16 @@ fn what_is_logged_goes_to_the_manager() {
 fn texts_go_ahead_of_states_and_packets() {
     for plan in [Plan::NONE, Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE] {
         let mut spot = Spot::new(ME, vec![bound::<Writer>()], plan.build(), 8, 64);
-        // The runtime meets the manager last.
         let peers = [COORDINATOR, REPLICA, MANAGER];
         let mut fabrics = peers.map(|peer| Fabric::new(peer, FabricConfig::default()));
         fabrics.iter_mut().for_each(|fabric| fabric.set_peer(ME));
+        // The runtime meets the replica before the manager, to which it reports.
+        fabrics[1].send(ME.node, kind::CONTROL, &[]).expect("there is room");
         fabrics[0].send_control(ME.node, &view_of([ME, REPLICA]));
         for number in 0..10 {
             let now = SECOND + number;
-            let mut frames: Vec<_> =
-                fabrics.iter_mut().flat_map(|fabric| frames_of(fabric, now)).collect();
+            let mut frames = frames_of(&mut fabrics[1], now);
+            frames.extend([0, 2].into_iter().flat_map(|at| frames_of(&mut fabrics[at], now)));
             if number > 0 {
                 let flags = if number == 1 { Flags::NEW } else { 0 };
                 frames.push(spot.packet(&datagram(1, 0), (now, 1, flags)));
