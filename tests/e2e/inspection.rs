@@ -39,7 +39,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 /// The office with one function in its chain.
-fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
+pub(crate) fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
     let options = Options::protected(Chain::Plain);
     let functions = format!("functions:\n      - {function}");
     let text = options.configuration().replace("functions: [forward]", &functions);
@@ -47,21 +47,21 @@ fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
 }
 
 /// A listening port of the server.
-struct Service {
+pub(crate) struct Service {
     at: SocketAddr,
     listener: TcpListener,
     next: u16,
 }
 
 impl Service {
-    fn new(network: &Network, port: u16) -> Result<Service> {
+    pub(crate) fn new(network: &Network, port: u16) -> Result<Service> {
         let at = SocketAddr::new(ip(SERVER), port);
         let listener = listen(&network.topology.server, at)?;
         Ok(Service { at, listener, next: 100 * port })
     }
 
     /// Opens a connection from the client, and returns its two ends.
-    fn connect(&mut self, network: &Network) -> Result<(TcpStream, TcpStream)> {
+    pub(crate) fn connect(&mut self, network: &Network) -> Result<(TcpStream, TcpStream)> {
         self.next += 1;
         let from = SocketAddr::new(ip(CLIENT), self.next);
         let client = begin(&network.topology.client, from, self.at)?;

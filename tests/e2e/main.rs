@@ -2,6 +2,7 @@
 //! -p holdfast-tests -- failover::` runs those of a file.
 #![forbid(unsafe_code)]
 
+mod access_log;
 mod asking;
 mod bfd;
 mod chains;
@@ -31,6 +32,7 @@ mod manager;
 mod memory;
 mod midway;
 mod migration;
+mod monitor;
 mod nfactor;
 mod outside;
 mod paged;
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         return code;
     }
     let files = vec![
+        ("access_log", access_log::tests()),
         ("asking", asking::tests()),
         ("bfd", bfd::tests()),
         ("chains", chains::tests()),
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         ("memory", memory::tests()),
         ("midway", midway::tests()),
         ("migration", migration::tests()),
+        ("monitor", monitor::tests()),
         ("nfactor", nfactor::tests()),
         ("outside", outside::tests()),
         ("paged", paged::tests()),

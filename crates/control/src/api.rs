@@ -136,6 +136,49 @@ pub struct Status {
     /// (`holdfast flows`).
     #[prost(message, repeated, tag = "18")]
     pub flow_tables: ::prost::alloc::vec::Vec<FlowTable>,
+    /// The flows, hosts and ports with the most traffic, if a chain has a `monitor`.
+    #[prost(message, optional, tag = "19")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub talkers: ::core::option::Option<Talkers>,
+}
+/// The most bytes first, at most ten of each: of the flows that there are now in chains
+/// with a `monitor`, and since these flows began. A runtime that does not answer in time
+/// is missing.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Talkers {
+    /// Flows: PROTOCOL ADDRESS:PORT > ADDRESS:PORT, as they were opened.
+    #[prost(message, repeated, tag = "1")]
+    pub flows: ::prost::alloc::vec::Vec<Talker>,
+    /// Addresses at either end of flows, before any translation.
+    #[prost(message, repeated, tag = "2")]
+    pub hosts: ::prost::alloc::vec::Vec<Talker>,
+    /// Ports that flows were opened to: PROTOCOL PORT.
+    #[prost(message, repeated, tag = "3")]
+    pub ports: ::prost::alloc::vec::Vec<Talker>,
+    /// The most bytes that a host may have beyond those that are shown. 0: the hosts are
+    /// exact. Above 0: there are more than a thousand.
+    #[prost(uint64, tag = "4")]
+    pub hosts_slack: u64,
+    /// As `hosts_slack`, of ports.
+    #[prost(uint64, tag = "5")]
+    pub ports_slack: u64,
+}
+/// A flow, host or port with its traffic, both directions together.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Talker {
+    /// The flow, the address, or the port.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Packets.
+    #[prost(uint64, tag = "2")]
+    pub packets: u64,
+    /// Bytes of frames.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
 }
 /// Fill of one table of flows.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -639,7 +682,7 @@ pub struct ListFlowsReply {
 /// A flow. The ports of an ICMP flow are the echo identifier.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Flow {
     /// IP protocol number.
     #[prost(uint32, tag = "1")]
@@ -682,6 +725,25 @@ pub struct Flow {
     /// Bytes forward and back: two numbers.
     #[prost(uint64, repeated, tag = "13")]
     pub bytes: ::prost::alloc::vec::Vec<u64>,
+    /// Values of the flow's state that the chain's functions show, as far as they are known.
+    #[prost(message, repeated, tag = "14")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: ::prost::alloc::vec::Vec<FlowValue>,
+}
+/// A value of a flow's state.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FlowValue {
+    /// Name of the function.
+    #[prost(string, tag = "1")]
+    pub function: ::prost::alloc::string::String,
+    /// Name of the value; in a name that ends with `_us` the value is in microseconds.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// The value.
+    #[prost(uint64, tag = "3")]
+    pub value: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

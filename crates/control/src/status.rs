@@ -4,7 +4,8 @@
 
 pub use crate::api::{
     Bfd, ControlApi, Election, Failover, FlowTable, Host, Leader, LocalStandby, Network, Pool,
-    Port, Process, Protected, Retry, Rules, ServerPool, Statistic, StatisticValue, Status,
+    Port, Process, Protected, Retry, Rules, ServerPool, Statistic, StatisticValue, Status, Talker,
+    Talkers,
 };
 
 /// Version of the object, in its field `version`.

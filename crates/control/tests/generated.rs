@@ -11,7 +11,7 @@ const COMMAND: &str = "`REGENERATE=1 cargo test -p holdfast-control --test gener
 
 /// Fields that are not in an object of JSON while they are absent. Other absent fields
 /// are null there.
-const LEFT_OUT: [&str; 11] = [
+const LEFT_OUT: [&str; 12] = [
     "FlowTable.forgotten",
     "FlowTable.half_open",
     "Pool.server",
@@ -23,6 +23,7 @@ const LEFT_OUT: [&str; 11] = [
     "Retry.next_ms",
     "Status.control",
     "Status.election",
+    "Status.talkers",
 ];
 
 /// The control API, both sides of it. The commands print its messages as JSON too: serde
@@ -38,6 +39,7 @@ fn control() -> Builder {
             of("ListFlowsReply.next"),
             "#[serde(skip_serializing_if = \"Vec::is_empty\")]",
         )
+        .field_attribute(of("Flow.values"), "#[serde(skip_serializing_if = \"Vec::is_empty\")]")
         .btree_map(".");
     let leave_out = |builder: Builder, field: &&str| {
         builder.field_attribute(of(field), "#[serde(skip_serializing_if = \"Option::is_none\")]")

@@ -26,7 +26,7 @@ mod vlan;
 
 pub use firewall::{Firewall, FirewallConfig, take_log};
 pub use forward::{Forward, ForwardConfig};
-pub use http::{Http, HttpConfig, HttpCounts, HttpFlow};
+pub use http::{Http, HttpConfig, HttpCounts, HttpFlow, HttpLog};
 pub use ips::{Ips, IpsConfig, Retransmissions, Uninspected, Unsupported};
 pub use load_balancer::{Balanced, LoadBalancer, LoadBalancerConfig};
 pub use monitor::{Monitor, MonitorConfig};

@@ -179,7 +179,8 @@ struct Syn {
 /// before its window grew.
 const MIN_ACK_WINDOW: u32 = 66_000;
 
-fn after(a: u32, b: u32) -> bool {
+/// True if sequence number `a` is behind `b`.
+pub(crate) fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
 
@@ -213,26 +214,32 @@ pub(crate) fn is_reset(packet: &Packet) -> bool {
     packet.tcp().is_some_and(|header| header.flags & RST != 0)
 }
 
-/// The window scale option of a SYN (RFC 7323, section 2.2).
-fn scale_option(options: &[u8]) -> u8 {
+/// The `N` bytes of the option of this kind, among a segment's options (RFC 9293, section
+/// 3.1).
+pub(crate) fn option<const N: usize>(options: &[u8], kind: u8) -> Option<[u8; N]> {
     let mut at = 0;
-    while let Some(&kind) = options.get(at) {
-        match kind {
+    while let Some(&here) = options.get(at) {
+        match here {
             0 => break,
             1 => at += 1,
             _ => {
-                let Some(&len) = options.get(at + 1) else { break };
-                if kind == 3 && len == 3 {
-                    return options.get(at + 2).map_or(NO_SCALE, |&scale| scale.min(MAX_SCALE));
+                let len = usize::from(*options.get(at + 1)?);
+                if here == kind && len == N + 2 {
+                    return options.get(at + 2..at + len)?.try_into().ok();
                 }
                 if len < 2 {
                     break;
                 }
-                at += len as usize;
+                at += len;
             }
         }
     }
-    NO_SCALE
+    None
+}
+
+/// The window scale option of a SYN (RFC 7323, section 2.2).
+fn scale_option(options: &[u8]) -> u8 {
+    option::<1>(options, 3).map_or(NO_SCALE, |[scale]| scale.min(MAX_SCALE))
 }
 
 impl Connection {

@@ -87,6 +87,7 @@ impl Site {
 #[derive(Debug)]
 pub struct Nginx {
     process: Process,
+    home: PathBuf,
 }
 
 impl Nginx {
@@ -98,10 +99,33 @@ impl Nginx {
         address: SocketAddr,
         site: &Site,
     ) -> Result<Nginx> {
+        Nginx::start_with(lab, namespace, name, address, site, false)
+    }
+
+    /// Like `start`, with an access log.
+    pub fn start_logging(
+        lab: &Lab,
+        namespace: &Namespace,
+        name: &str,
+        address: SocketAddr,
+        site: &Site,
+    ) -> Result<Nginx> {
+        Nginx::start_with(lab, namespace, name, address, site, true)
+    }
+
+    fn start_with(
+        lab: &Lab,
+        namespace: &Namespace,
+        name: &str,
+        address: SocketAddr,
+        site: &Site,
+        is_logging: bool,
+    ) -> Result<Nginx> {
         let home = lab.scratch().join(name);
         fs::create_dir(&home).with_context(|| format!("making {}", home.display()))?;
         let configuration = home.join("nginx.conf");
-        fs::write(&configuration, configuration_text(&home, address, site.directory()))?;
+        let text = configuration_text(&home, address, site.directory(), is_logging);
+        fs::write(&configuration, text)?;
         let mut command = namespace.command("nginx");
         command
             .arg("-p")
@@ -118,7 +142,13 @@ impl Nginx {
             lab.interrupt(),
             |_| probe(),
         )?;
-        Ok(Nginx { process })
+        Ok(Nginx { process, home })
+    }
+
+    /// The access log: a line per request with the client's port, the status, and the
+    /// request line as it was sent.
+    pub fn access_log(&self) -> PathBuf {
+        self.home.join(ACCESS_LOG)
     }
 
     /// The master process.
@@ -141,8 +171,17 @@ pub(super) fn connect_probe(
     }
 }
 
-fn configuration_text(home: &Path, address: SocketAddr, root: &Path) -> String {
+/// Name of the access log.
+const ACCESS_LOG: &str = "access.log";
+
+fn configuration_text(home: &Path, address: SocketAddr, root: &Path, is_logging: bool) -> String {
     let home = home.display();
+    let log = match is_logging {
+        true => format!(
+            "log_format bytes escape=none '$remote_port $status $request';\n    access_log {home}/{ACCESS_LOG} bytes;"
+        ),
+        false => "access_log off;".to_owned(),
+    };
     let bodies: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
         .map(|kind| format!("    {kind}_temp_path {home}/{kind};\n"))
@@ -152,7 +191,7 @@ fn configuration_text(home: &Path, address: SocketAddr, root: &Path) -> String {
     format!(
         "daemon off;\nuser root;\nworker_processes 1;\npid {home}/nginx.pid;\nerror_log {home}/error.log;\n\
          events {{ worker_connections 4096; }}\n\
-         http {{\n    access_log off;\n{bodies}    default_type application/octet-stream;\n    sendfile on;\n    tcp_nodelay on;\n\
+         http {{\n    {log}\n{bodies}    default_type application/octet-stream;\n    sendfile on;\n    tcp_nodelay on;\n\
          \x20   keepalive_timeout 3600s;\n    keepalive_requests 100000000;\n    send_timeout 600s;\n    server_tokens off;\n\
          \x20   limit_rate $arg_rate;\n\
          \x20   server {{ listen {address}; root {root}; }}\n}}\n",
@@ -188,6 +227,7 @@ mod tests {
             Path::new("/scratch/n1"),
             "198.51.100.11:80".parse().unwrap(),
             Path::new("/scratch/site"),
+            true,
         );
         assert!(text.contains("listen 198.51.100.11:80; root /scratch/site;"), "{text}");
         assert!(text.contains("pid /scratch/n1/nginx.pid;"), "{text}");

@@ -326,6 +326,20 @@ impl Chain {
             .map(|(function, &(start, len))| function.describe(&block[start..start + len]));
         words.find(|word| !word.is_empty()).unwrap_or("")
     }
+
+    /// The flow's values: those of all functions, in order.
+    pub fn values(&self, block: &[u8]) -> Vec<Option<u64>> {
+        let mut values = Vec::new();
+        for (function, &(start, len)) in self.functions.iter().zip(&self.layout.states) {
+            function.values(&block[start..start + len], &mut values);
+        }
+        values
+    }
+
+    /// True if a function has flows ranked by their bytes.
+    pub fn ranks(&self) -> bool {
+        self.functions.iter().any(|function| function.ranks())
+    }
 }
 
 impl core::fmt::Debug for Chain {

@@ -118,6 +118,10 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// Keys of the configuration that list files. The function gets a [`TextFile`] in
     /// place of each path.
     const FILES: &'static [&'static str] = &[];
+    /// Names of a flow's values, in the order of [`values`](Self::values).
+    const VALUES: &'static [&'static str] = &[];
+    /// True if `status` ranks the flows of a chain with this function by their bytes.
+    const RANKS: bool = false;
     /// The configuration below the name.
     type Config: DeserializeOwned + JsonSchema;
     /// State of one flow, for both directions, and its holdings of shared state.
@@ -181,6 +185,10 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     fn describe(&self, _flow: &Self::Flow) -> &'static str {
         ""
     }
+
+    /// Appends the flow's values, one for each of [`VALUES`](Self::VALUES), and `None`
+    /// for one that is not known. `holdfast flows` shows them; no packet waits for this.
+    fn values(&self, _flow: &Self::Flow, _into: &mut Vec<Option<u64>>) {}
 
     /// Explains, for people, the decision about a traced packet: without `flow`, about
     /// letting a flow begin with it; otherwise about this packet of the flow.
@@ -274,6 +282,10 @@ pub trait Configured: Send + Sync {
     fn alert(&self, about: u32) -> Option<Alert>;
     /// [`NetworkFunction::warnings`].
     fn warnings(&self) -> Vec<ConfigError>;
+    /// [`NetworkFunction::VALUES`].
+    fn values(&self) -> &'static [&'static str];
+    /// [`NetworkFunction::RANKS`].
+    fn ranks(&self) -> bool;
     /// Makes the function with shared state of its own.
     fn bind(&self) -> Box<dyn Function>;
 }
@@ -328,6 +340,14 @@ impl<N: NetworkFunction> Configured for Built<N> {
         self.0.warnings()
     }
 
+    fn values(&self) -> &'static [&'static str] {
+        N::VALUES
+    }
+
+    fn ranks(&self) -> bool {
+        N::RANKS
+    }
+
     fn bind(&self) -> Box<dyn Function> {
         Box::new(Bound { shared: self.0.shared(), function: self.0.clone() })
     }
@@ -359,6 +379,10 @@ pub trait Function: Send {
     fn expected(&self, flow: &[u8], direction: Direction) -> Option<Expected>;
     /// [`NetworkFunction::describe`].
     fn describe(&self, flow: &[u8]) -> &'static str;
+    /// [`NetworkFunction::values`].
+    fn values(&self, flow: &[u8], into: &mut Vec<Option<u64>>);
+    /// [`NetworkFunction::RANKS`].
+    fn ranks(&self) -> bool;
     /// [`NetworkFunction::explain`].
     fn explain(&self, packet: &Packet, flow: Option<&[u8]>) -> String;
     /// The shared state, which the runtime connects to its backends.
@@ -460,6 +484,18 @@ impl<N: NetworkFunction> Function for Bound<N> {
             Ok(flow) => self.function.describe(flow),
             Err(_) => "",
         }
+    }
+
+    fn values(&self, flow: &[u8], into: &mut Vec<Option<u64>>) {
+        let all = into.len() + N::VALUES.len();
+        if let Ok(flow) = N::Flow::ref_from_bytes(flow) {
+            self.function.values(flow, into);
+        }
+        into.resize(all, None);
+    }
+
+    fn ranks(&self) -> bool {
+        N::RANKS
     }
 
     fn explain(&self, packet: &Packet, flow: Option<&[u8]>) -> String {

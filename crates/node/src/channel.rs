@@ -322,6 +322,12 @@ impl Fabric {
         self.of(node).map_or(0, |channel| channel.queue.len() - channel.queued_from)
     }
 
+    /// Lets the channel to a node transmit first in the next turn: what it says must not
+    /// come after what other nodes are told.
+    pub(crate) fn put_first(&mut self, node: NodeId) {
+        self.first = self.position(node).unwrap_or(self.first);
+    }
+
     /// Queues a record for a node.
     ///
     /// # Errors

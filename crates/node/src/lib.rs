@@ -17,6 +17,7 @@ pub mod message;
 pub mod pools;
 mod prefetch;
 pub mod quorum;
+pub mod ranks;
 mod rate;
 pub mod reset;
 pub mod rules;

@@ -18,8 +18,10 @@ mod known;
 mod lists;
 mod logged;
 mod orders;
+mod ranks;
 
 pub use orders::Move;
+pub use ranks::RankParts;
 
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
@@ -33,6 +35,7 @@ use holdfast_wire::{DropCounters, DropReason, NodeId};
 use lists::Lists;
 use logged::LoggedPackets;
 use orders::{Ticket, Wanted};
+use ranks::Rounds;
 use std::collections::VecDeque;
 
 /// An order to the host.
@@ -110,6 +113,7 @@ pub struct Manager {
     /// Rules that an operator wants.
     rules: Option<Wanted>,
     lists: Lists,
+    rounds: Rounds,
     orders: Vec<HostOrder>,
     drops: DropCounters,
     /// By runtime, frames that found its ring full, and how many of them the coordinator
@@ -161,6 +165,7 @@ impl Manager {
             next_ticket: 1,
             rules: None,
             lists: Lists::default(),
+            rounds: Rounds::default(),
             orders: Vec::new(),
             drops: DropCounters::default(),
             crowded: Vec::new(),
@@ -300,6 +305,7 @@ impl Manager {
         }
         self.present.retain(|present| *present != peer);
         self.lists.handle_ended(peer);
+        self.rounds.handle_ended(peer);
         let end = End { peer, flows, last: self.last_of(peer), notice };
         self.last_words.retain(|(known, _)| *known != peer);
         let ended = end.said();
@@ -372,8 +378,13 @@ impl Manager {
             }
         }
         for (record, body) in inbox.records() {
-            if record.kind == kind::FLOWS {
-                if let Err(reason) = self.lists.handle_record(record.from, body) {
+            let taken = match record.kind {
+                kind::FLOWS => Some(self.lists.handle_record(record.from, body)),
+                kind::RANKS => Some(self.rounds.handle_record(record.from, body)),
+                _ => None,
+            };
+            if let Some(taken) = taken {
+                if let Err(reason) = taken {
                     self.drops.count(reason);
                 }
                 continue;

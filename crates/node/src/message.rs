@@ -99,6 +99,9 @@ pub mod kind {
     /// list continues, and [`FlowInfo`](super::FlowInfo)s one behind the other. See
     /// [`FlowsHead`](super::FlowsHead).
     pub const FLOWS: u8 = 57;
+    /// Runtime to manager, the answer to [`RankFlows`](super::Control::RankFlows): its
+    /// number (4), and a runtime's [`Ranks`](crate::ranks::Ranks).
+    pub const RANKS: u8 = 58;
 }
 
 /// In [`FlowsHead`]: the list is complete.
@@ -602,6 +605,12 @@ pub enum Control {
         incarnation: u32,
         /// Flows of which packets had been released and that no replica claimed.
         flows: u64,
+    },
+    /// Manager to runtime: add up which flows, hosts and ports have most bytes. The
+    /// answer is [`kind::RANKS`].
+    RankFlows {
+        /// Repeated in the answer.
+        request: u32,
     },
 }
 

@@ -624,6 +624,7 @@ fn control(said: &Control) -> Option<String> {
         | Control::Report(_)
         | Control::Lists(_)
         | Control::ListFlows { .. }
+        | Control::RankFlows { .. }
         | Control::Managers { .. }
         | Control::Beat(_)
         | Control::Trace(_)

@@ -320,7 +320,8 @@ impl Scenario {
     }
 
     /// Functions that look into packets and streams, and let all of this world pass: each
-    /// finds something, and refuses nothing. A datagram in fragments cannot be inspected.
+    /// finds or measures something, and refuses nothing. A datagram in fragments cannot
+    /// be inspected.
     fn inspecting(&self) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let limits = json!([
             { "per": "flow", "rate": "100 packets/s", "burst": "3 packets", "mark": "le" },
@@ -329,6 +330,7 @@ impl Scenario {
         let expression = "alert ip any any -> any any (pcre:\"/\\x1f.{0,8}\\x3e/s\"; sid:2;)";
         let uninspected = if self.published { "pass" } else { "drop" };
         let configurations = [
+            ("monitor", json!({})),
             ("rate_limiter", json!({ "limits": limits })),
             ("ips", json!({ "rules": [rule, expression], "uninspected": uninspected })),
             ("http", json!({ "ports": [80], "malformed": "allow" })),

@@ -42,10 +42,22 @@ pub struct HttpConfig {
     #[serde(default = "header_bytes")]
     #[schemars(range(min = 64))]
     pub header_bytes: u32,
+    /// `requests`: each request and each response is a line in the daemon's log, at most
+    /// 2000 lines per second and runtime. Nothing is logged by default.
+    #[serde(default)]
+    pub log: Option<HttpLog>,
     /// Hosts, at most 63, with counters of their own. Requests and responses of all other
     /// hosts are counted together.
     #[serde(default)]
     pub hosts: Vec<String>,
+}
+
+/// What is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum HttpLog {
+    /// Requests and their responses.
+    Requests,
 }
 
 fn port_80() -> Vec<u16> {

@@ -24,6 +24,8 @@ holdfast_nf::flow_state! {
     pub struct HttpFlow {
         /// The readers of requests and of responses.
         pub ways: [Reader; 2],
+        /// Requests so far: the number of the latest one.
+        pub requests: u32,
         /// The request whose header section is being read, or was read last.
         pub head: Head,
         /// Outstanding requests.
@@ -32,20 +34,40 @@ holdfast_nf::flow_state! {
         pub decided: u8,
         /// `MEANT`, `TURNED`, or 0 for a flow of other ports.
         pub is_meant: u8,
+        /// 1 if the latest request was refused.
+        pub refused: u8,
+        /// Zero.
+        pub spare: [u8; 7],
     }
 }
 
-const _: () = assert!(size_of::<HttpFlow>() == 640);
+const _: () = assert!(size_of::<HttpFlow>() == 656);
 
 pub(super) const REQUESTS: usize = 0;
 pub(super) const RESPONSES: usize = 1;
 
 impl HttpFlow {
     /// A connection whose SYN has no answer yet.
-    pub(super) fn opening() -> HttpFlow {
+    pub(super) fn opening(is_logged: bool) -> HttpFlow {
         let mut flow = HttpFlow { is_meant: MEANT, decided: NO_RULE_ASKED, ..HttpFlow::default() };
+        if is_logged {
+            flow.head.keep_targets();
+        }
         flow.set_both(step::AWAITED);
         flow
+    }
+
+    /// The number of the request that the next response answers; 0 if it answers none.
+    pub(super) fn answered(&self) -> u32 {
+        // A refused request is counted, and has no response.
+        match self.pipeline.len {
+            0 => 0,
+            len => self
+                .requests
+                .wrapping_sub(self.refused.into())
+                .wrapping_sub(len.into())
+                .wrapping_add(1),
+        }
     }
 
     pub(super) fn set_both(&mut self, step: u8) {
@@ -67,7 +89,7 @@ impl HttpFlow {
             self.ways[RESPONSES].step = step::OFF;
             return;
         }
-        *self = HttpFlow::opening();
+        *self = HttpFlow::opening(self.head.keeps_targets());
         self.ways = [Reader::from(requests, false), Reader::from(responses, true)];
     }
 

@@ -126,6 +126,14 @@ impl Reader {
         let is_connect = head.method() == b"CONNECT";
         // A target has no fragment (section 3.2).
         let is_target = (b'!'..=b'~').contains(&byte) && byte != b'#';
+        if match self.step {
+            step::TARGET => !matches!(byte, b'*' | b'/'),
+            step::SCHEME | step::SLASHES => true,
+            step::AUTHORITY => !matches!(byte, b' ' | b'/' | b'?'),
+            _ => false,
+        } {
+            head.push_origin(byte);
+        }
         match (self.step, byte) {
             (step::METHOD, b' ') => self.must(head.method_len > 0, step::TARGET),
             (step::METHOD, _) => {
@@ -159,14 +167,16 @@ impl Reader {
                 byte == b'/'
             }
             (step::AUTHORITY, b' ' | b'/' | b'?') => {
-                if !is_connect {
-                    self.push_path(head, b'/');
+                match byte {
+                    b'/' => self.push_path(head, b'/'),
+                    _ if is_connect => {}
+                    _ => head.imply_path(),
                 }
                 let has_host = matches!(self.part, part::NAME | part::BEHIND | part::PORT);
                 match byte {
                     b' ' => self.expect_protocol(),
                     b'/' => self.expect_path(),
-                    _ => self.step = step::QUERY,
+                    _ => self.expect_query(head),
                 }
                 has_host && head.host_len > 0 && (byte == b' ' || !is_connect)
             }
@@ -175,18 +185,29 @@ impl Reader {
                 self.expect_protocol();
                 true
             }
-            (step::PATH, b'?') => self.must(true, step::QUERY),
+            (step::PATH, b'?') => {
+                self.expect_query(head);
+                true
+            }
             (step::PATH, _) => {
                 self.push_path(head, byte);
                 is_target && !b"\"<>\\^`{|}".contains(&byte) && self.take_code(byte)
             }
-            (step::QUERY, _) => is_target,
+            (step::QUERY, _) => {
+                head.push_query(byte);
+                is_target
+            }
             _ => false,
         }
     }
 
     fn expect_path(&mut self) {
         (self.at, self.step) = (0, step::PATH);
+    }
+
+    fn expect_query(&mut self, head: &mut Head) {
+        head.push_query(b'?');
+        self.step = step::QUERY;
     }
 
     /// Processes a byte of a path, which may belong to a percent-encoding. [`Reader::at`]

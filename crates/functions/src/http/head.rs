@@ -8,21 +8,40 @@ const METHOD: usize = 24;
 const HOST: usize = 128;
 /// Maximum length of a path without its query, bytes.
 pub(super) const PATH: usize = 384;
+/// Room at the end of [`Head::path`] for the scheme and authority of a target, bytes.
+const ORIGIN: usize = 128;
+
+/// Bits of [`Head::logged`].
+mod logged {
+    /// The target is kept as it was sent.
+    pub(super) const KEPT: u8 = 1;
+    /// The path is `/` because the target has none.
+    pub(super) const IMPLIED: u8 = 2;
+    /// A part of the target had no room.
+    pub(super) const CUT: u8 = 4;
+}
 
 holdfast_nf::flow_state! {
     /// The latest request of a connection.
     pub struct Head {
-        /// Length of `path`, bytes.
+        /// Length of the path in `path`, bytes.
         pub path_len: u16,
+        /// Length of the query behind it, bytes.
+        pub query_len: u16,
         /// Length of `method`, bytes.
         pub method_len: u8,
         /// Length of `host`, bytes.
         pub host_len: u8,
+        /// Length of the scheme and authority, with what is between them, bytes.
+        pub origin_len: u8,
+        /// What is kept of the target for the log: see [`logged`].
+        pub logged: u8,
         /// The method.
         pub method: [u8; METHOD],
         /// The host in lower case, without its port.
         pub host: [u8; HOST],
-        /// The path as it was sent, without its query.
+        /// The path as it was sent, the query as far as there is room, and from `PATH -
+        /// ORIGIN` on the scheme and authority, unless the path needs that room.
         pub path: [u8; PATH],
     }
 }
@@ -34,7 +53,23 @@ fn push(text: &mut [u8], len: usize, byte: u8) -> bool {
 impl Head {
     /// Clears the request.
     pub(super) fn clear(&mut self) {
-        (self.path_len, self.method_len, self.host_len) = (0, 0, 0);
+        (self.path_len, self.query_len, self.method_len, self.host_len) = (0, 0, 0, 0);
+        (self.origin_len, self.logged) = (0, self.logged & logged::KEPT);
+    }
+
+    /// Keeps targets as they are sent.
+    pub(super) fn keep_targets(&mut self) {
+        self.logged = logged::KEPT;
+    }
+
+    /// True if targets are kept.
+    pub(super) fn keeps_targets(&self) -> bool {
+        self.logged & logged::KEPT != 0
+    }
+
+    /// True if a part of the target had no room.
+    pub(super) fn is_cut(&self) -> bool {
+        self.logged & logged::CUT != 0
     }
 
     /// Adds a byte to the method; false if there is no room.
@@ -53,9 +88,40 @@ impl Head {
 
     /// Adds a byte to the path; false if there is no room.
     pub(super) fn push_path(&mut self, byte: u8) -> bool {
+        // Rules need the path. Logging must not change what they see.
+        if usize::from(self.path_len) == PATH - ORIGIN && self.origin_len > 0 {
+            (self.origin_len, self.logged) = (0, self.logged | logged::CUT);
+        }
         let has_room = push(&mut self.path, self.path_len.into(), byte);
         self.path_len += u16::from(has_room);
         has_room
+    }
+
+    /// Adds the path of a target that has none.
+    pub(super) fn imply_path(&mut self) {
+        self.push_path(b'/');
+        self.logged |= logged::IMPLIED;
+    }
+
+    /// Adds a byte to the query, if targets are kept.
+    pub(super) fn push_query(&mut self, byte: u8) {
+        if self.keeps_targets() {
+            let room = if self.origin_len > 0 { PATH - ORIGIN } else { PATH };
+            let len = usize::from(self.path_len) + usize::from(self.query_len);
+            let has_room = len < room && push(&mut self.path, len, byte);
+            self.query_len += u16::from(has_room);
+            self.logged |= if has_room { 0 } else { logged::CUT };
+        }
+    }
+
+    /// Adds a byte to the scheme and authority, if targets are kept.
+    pub(super) fn push_origin(&mut self, byte: u8) {
+        if self.keeps_targets() {
+            let len = usize::from(self.origin_len);
+            let has_room = len < ORIGIN && push(&mut self.path, PATH - ORIGIN + len, byte);
+            self.origin_len += u8::from(has_room);
+            self.logged |= if has_room { 0 } else { logged::CUT };
+        }
     }
 
     /// The method.
@@ -77,6 +143,16 @@ impl Head {
     /// The path as it was sent.
     pub(super) fn path(&self) -> &[u8] {
         self.path.get(..self.path_len.into()).unwrap_or(&[])
+    }
+
+    /// Appends the target as it was sent.
+    pub(super) fn write_target(&self, into: &mut Vec<u8>) {
+        let (path, query) = (usize::from(self.path_len), usize::from(self.query_len));
+        let origin = PATH - ORIGIN..PATH - ORIGIN + usize::from(self.origin_len);
+        let begins_at = if self.logged & logged::IMPLIED == 0 { 0 } else { path };
+        for part in [origin, begins_at..path + query] {
+            into.extend_from_slice(self.path.get(part).unwrap_or(&[]));
+        }
     }
 }
 

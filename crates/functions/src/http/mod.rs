@@ -43,6 +43,7 @@ mod connection;
 mod count;
 mod grammar;
 mod head;
+mod log;
 mod message;
 mod pipeline;
 mod rule;
@@ -51,18 +52,19 @@ mod segment;
 mod tests;
 
 use crate::firewall::Action;
-pub use config::HttpConfig;
+pub use config::{HttpConfig, HttpLog};
 pub use connection::HttpFlow;
 use connection::{DEFAULT, MEANT, NO_RULE_ASKED, REQUESTS, RESPONSES, TURNED};
 use count::{Count, Hosts, class};
 use holdfast_nf::{
-    ConfigError, Context, Counters, Direction, DropReason, NetworkFunction, Open, Opening, Packet,
-    Verdict,
+    ConfigError, Context, Counters, Direction, DropReason, Log, NetworkFunction, Open, Opening,
+    Packet, Verdict,
 };
 use holdfast_wire::FlowKey;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN, URG};
+use log::Passing;
 use message::{Reader, Stop, mark, step};
 use pipeline::Kind;
 use rule::Rule;
@@ -77,6 +79,8 @@ holdfast_nf::shared_state! {
         pub rules: Counters,
         /// Requests and responses of each host.
         pub hosts: Counters,
+        /// Requests and responses, for the operator.
+        pub log: Log,
     }
 }
 
@@ -95,6 +99,8 @@ pub struct Http {
     oversized: Action,
     malformed: Action,
     header_bytes: u32,
+    /// Requests are logged.
+    is_logged: bool,
     hosts: Hosts,
     /// Marks of requests that rules cannot judge.
     undecidable: u16,
@@ -159,17 +165,31 @@ impl Http {
     fn read(
         &self,
         mut data: &[u8],
-        way: usize,
+        at: &Passing<'_>,
         flow: &mut HttpFlow,
         shared: &mut HttpCounts,
     ) -> Option<Verdict> {
+        let way = at.cx.direction() as usize;
         while flow.ways[way].is_reading() {
             let (read, stop) = flow.ways[way].read(&mut flow.head, data, self.header_bytes);
             data = data.get(read..).unwrap_or(&[]);
             let refused = match stop {
                 Stop::Empty => return None,
-                Stop::Head if way == REQUESTS => self.judge(flow, shared),
-                Stop::Head => self.take_response(flow, shared),
+                Stop::Head if way == REQUESTS => {
+                    let (marks, requests) = (flow.ways[way].marks, flow.requests);
+                    let refused = self.judge(flow, shared);
+                    if self.is_logged && flow.requests != requests {
+                        flow.refused = refused.is_some().into();
+                        at.request(flow, marks, &mut shared.log);
+                    }
+                    refused
+                }
+                Stop::Head => {
+                    if self.is_logged && !flow.ways[way].is_ambiguous() {
+                        at.response(flow, &mut shared.log);
+                    }
+                    self.take_response(flow, shared)
+                }
                 Stop::Malformed => self.refuse_malformed(flow, way, shared),
                 Stop::Oversized => {
                     shared.add(Count::Oversized);
@@ -185,7 +205,7 @@ impl Http {
 
     /// Judges the request whose header section is complete.
     fn judge(&self, flow: &mut HttpFlow, shared: &mut HttpCounts) -> Option<Verdict> {
-        let HttpFlow { ways: [way, responses], head, pipeline, decided, .. } = &mut *flow;
+        let HttpFlow { ways: [way, responses], head, pipeline, decided, requests, .. } = &mut *flow;
         let is_connect = head.method() == b"CONNECT";
         // A request of HTTP/1.1 without a Host is malformed (RFC 9112, section 3.2).
         let lacks_host =
@@ -197,6 +217,7 @@ impl Http {
             return self.refuse_malformed(flow, REQUESTS, shared);
         }
         let host = self.hosts.of(head);
+        *requests = requests.wrapping_add(1);
         shared.add(Count::Requests);
         shared.hosts.add(Hosts::requests(host), 1);
         *decided = NO_RULE_ASKED;
@@ -311,6 +332,7 @@ impl NetworkFunction for Http {
             oversized: config.oversized,
             malformed: config.malformed,
             header_bytes: config.header_bytes,
+            is_logged: config.log.is_some(),
             undecidable,
         })
     }
@@ -321,6 +343,7 @@ impl NetworkFunction for Http {
             messages: Counters::new(count::NAMES),
             rules: Counters::new(rules),
             hosts: self.hosts.counters(),
+            log: if self.is_logged { Log::of_texts() } else { Log::new() },
         }
     }
 
@@ -334,7 +357,7 @@ impl NetworkFunction for Http {
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
         let opens = |segment: Segment<'_>| segment.flags & (SYN | ACK) == SYN;
         let opens = Segment::of(packet).is_some_and(opens);
-        let mut flow = HttpFlow::opening();
+        let mut flow = HttpFlow::opening(self.is_logged);
         if key.protocol != u16::from(proto::TCP) {
             return Open::Accept(HttpFlow::default());
         } else if !self.ports.contains(&key.destination_port) {
@@ -448,7 +471,7 @@ impl NetworkFunction for Http {
         }
         reader.advance((skipped as u32).wrapping_add(data.len() as u32));
         reader.has_ended |= has_ended;
-        self.read(data, way, flow, shared).unwrap_or(Verdict::Forward)
+        self.read(data, &Passing { packet, cx }, flow, shared).unwrap_or(Verdict::Forward)
     }
 
     fn outdated(&self, flow: &mut HttpFlow, _packets: u32) {

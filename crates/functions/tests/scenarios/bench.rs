@@ -42,19 +42,23 @@ pub(crate) fn holds(scenario: fn()) -> Result<(), String> {
 }
 
 /// A bench, as the module's head says.
-pub(crate) struct Bench(holdfast_nf::bench::Bench);
+pub(crate) struct Bench {
+    inner: holdfast_nf::bench::Bench,
+    /// The values that functions show of flows: function and name.
+    names: Vec<(&'static str, &'static str)>,
+}
 
 impl Deref for Bench {
     type Target = holdfast_nf::bench::Bench;
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.inner
     }
 }
 
 impl DerefMut for Bench {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
+        &mut self.inner
     }
 }
 
@@ -66,12 +70,16 @@ impl Bench {
 
     /// Like `new`, in a box whose ports have names.
     pub(crate) fn on(zones: &Zones, functions: &[(&str, Value)]) -> Bench {
-        let build = |(name, config): &(&str, Value)| {
+        let configured = |(name, config): &(&str, Value)| {
             catalog::configured(name, config, zones)
                 .unwrap_or_else(|error| panic!("{name}: {error}"))
-                .bind()
         };
-        Bench(holdfast_nf::bench::Bench::new(Chain::new(functions.iter().map(build).collect())))
+        let functions: Vec<_> = functions.iter().map(configured).collect();
+        let names = functions
+            .iter()
+            .flat_map(|function| function.values().iter().map(|name| (function.name(), *name)));
+        let chain = Chain::new(functions.iter().map(|function| function.bind()).collect());
+        Bench { inner: holdfast_nf::bench::Bench::new(chain), names: names.collect() }
     }
 
     /// Sends a frame into the chain. Returns the frame that comes out, or the reason of
@@ -86,7 +94,7 @@ impl Bench {
 
     /// Like [`Bench::send_frame`], for frames that come in damaged.
     pub(crate) fn send_unchecked(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
-        self.0.send(frame)
+        self.inner.send(frame)
     }
 
     /// Sends a packet in words.
@@ -149,12 +157,20 @@ impl Bench {
 
     /// Lets time pass, and ends flows whose lifetime is over.
     pub(crate) fn wait(&mut self, seconds: u64) {
-        self.0.wait(seconds * SECOND);
+        self.inner.wait(seconds * SECOND);
+    }
+
+    /// A value of the latest flow.
+    #[track_caller]
+    pub(crate) fn value(&self, function: &str, name: &str) -> Option<u64> {
+        let mut values = self.names.iter().zip(self.inner.values());
+        let found = values.find(|(known, _)| **known == (function, name));
+        found.unwrap_or_else(|| panic!("{function} shows no `{name}`")).1
     }
 
     /// All counters that are not 0, with their names.
     pub(crate) fn counters(&mut self) -> Vec<(String, u64)> {
-        let all = self.0.counted().into_iter().filter(|counted| counted.value > 0);
+        let all = self.inner.counted().into_iter().filter(|counted| counted.value > 0);
         all.map(|counted| (counted.name, counted.value)).collect()
     }
 }

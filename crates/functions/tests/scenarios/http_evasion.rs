@@ -381,8 +381,8 @@ proptest! {
     #[test]
     fn rubbish_in_a_flows_state_does_no_harm(
         rubbish in proptest::collection::vec(rubbish(), 1..16),
-        at in 0usize..640,
-        len in 0usize..=640,
+        at in 0usize..656,
+        len in 0usize..=656,
         step in proptest::option::of((0usize..2, 0u8..40, rubbish())),
         turns in proptest::collection::vec(turn(), 1..6),
     ) {

@@ -6,7 +6,8 @@
 //! 192.0.2.1 type 200 id 7`, `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp
 //! 10.0.0.2:5 > 192.0.2.1:53`. Omitted numbers are 0, the window 65535, TTLs 64. `tos
 //! 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q
-//! tag. `len 4` is a payload of as many bytes, `hex 4142` one of these.
+//! tag. `len 4` is a payload of as many bytes, `hex 4142` one of these. `scale 7` and
+//! `tsval 1 tsecr 0` are options of a segment.
 //!
 //! Behind `quoting`, `cut 28` leaves that many bytes of the packet, `options 8` adds as
 //! many bytes of IP options, `routed` adds a source route, and `behind 12` puts as many
@@ -150,11 +151,16 @@ fn tcp(words: &mut Words<'_>) -> Vec<u8> {
     header.sequence_number = words.number("seq").unwrap_or(0) as u32;
     header.acknowledgment_number = words.number("ack").unwrap_or(0) as u32;
     header.window_size = words.number("win").unwrap_or(65_535) as u16;
+    let mut options = Vec::new();
     if let Some(scale) = words.number("scale") {
-        header
-            .set_options(&[TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale as u8)])
-            .expect("room for an option");
+        options.extend([TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale as u8)]);
     }
+    if let Some(ours) = words.number("tsval") {
+        let theirs = words.number("tsecr").expect("an echo") as u32;
+        options.extend([TcpOptionElement::Noop, TcpOptionElement::Noop]);
+        options.push(TcpOptionElement::Timestamp(ours as u32, theirs));
+    }
+    header.set_options(&options).expect("room for options");
     let data = data(words);
     let fragment = Fragment { offset: 0, more: words.flag("more") };
     (header.syn, header.ack, header.fin) =

@@ -1,8 +1,7 @@
-//! Commands that ask a running box: `status`, `flows`, `trace`.
+//! Commands that ask a running box: `status`, `trace`.
 
 use holdfast_control::exit::{self, Failure};
-use holdfast_control::flows::{Flow, Flows};
-use holdfast_control::status::{self, Election, Protected, Status};
+use holdfast_control::status::{self, Election, Protected, Status, Talker};
 use holdfast_control::table::print;
 use holdfast_control::table::{Style, Table, Tone};
 use holdfast_control::{Client, Target, object};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The pause between two checks whether the box is safe.
 const LOOK: Duration = Duration::from_millis(100);
 
-fn or_dash<T: ToString>(value: Option<T>) -> String {
+pub(super) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
 }
 
@@ -325,6 +324,7 @@ fn status_text(status: &Status, style: Style) -> String {
     if !statistics.is_empty() {
         text += &format!("\n{}", statistics.text(style));
     }
+    text += &talkers_text(status, style);
     let failovers = status.failovers.iter().map(|failover| {
         vec![
             failover.runtime.to_string(),
@@ -354,6 +354,25 @@ fn status_text(status: &Status, style: Style) -> String {
     text
 }
 
+/// The flows, hosts and ports with the most bytes: a table each.
+fn talkers_text(status: &Status, style: Style) -> String {
+    let Some(talkers) = &status.talkers else { return String::new() };
+    let table = |of: &str, all: &[Talker], slack: u64| {
+        let row = |talker: &Talker| {
+            vec![talker.name.clone(), talker.packets.to_string(), talker.bytes.to_string()]
+        };
+        let table = Table::of(&[of, "packets", "bytes"], all.iter().map(row));
+        let more = match slack {
+            0 => String::new(),
+            slack => format!("Each may have up to {slack} more bytes than shown.\n"),
+        };
+        if table.is_empty() { String::new() } else { format!("\n{}{more}", table.text(style)) }
+    };
+    table("top flows", &talkers.flows, 0)
+        + &table("top hosts", &talkers.hosts, talkers.hosts_slack)
+        + &table("top ports", &talkers.ports, talkers.ports_slack)
+}
+
 fn election_text(election: &Election, style: Style) -> String {
     let leader = match &election.leader {
         Some(leader) => {
@@ -370,79 +389,14 @@ fn election_text(election: &Election, style: Style) -> String {
     format!("coordinator: {leader}{}{}\n", silent.unwrap_or_default(), trouble.unwrap_or_default())
 }
 
-pub(super) fn flows(
-    target: &Target,
-    selector: &str,
-    limit: u32,
-    json: bool,
-) -> Result<(), Failure> {
-    let client = Client::to(target)?;
-    if !json {
-        return print(&flows_text(&client.list(selector, limit)?, Style::of_stdout()));
-    }
-    // Flows are printed in batches because there may be a million. The output is one JSON
-    // object.
-    let mut before = "{\"flows\":[";
-    let truncated = client.flows(selector, limit, |flows| {
-        let mut text = String::new();
-        for flow in &flows {
-            text += core::mem::replace(&mut before, ",");
-            text += &serde_json::to_string(flow).unwrap_or_default();
-        }
-        print(&text)
-    })?;
-    let before = if before == "," { "" } else { before };
-    print(&format!(
-        "{before}],\"truncated\":{truncated},\"version\":{}}}\n",
-        holdfast_control::flows::VERSION
-    ))
-}
-
 /// A time with two digits and a unit.
-fn age(ms: u64) -> String {
+pub(super) fn age(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
         1_000..60_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
         60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
         _ => format!("{} h {} min", ms / 3_600_000, ms % 3_600_000 / 60_000),
     }
-}
-
-fn flows_text(list: &Flows, style: Style) -> String {
-    let number = |numbers: &[u64], at: usize| or_dash(numbers.get(at));
-    let row = |flow: &Flow| {
-        vec![
-            flow.protocol_name(),
-            format!("{} > {}", flow.source, flow.destination),
-            format!("{} > {}", flow.translated_source, flow.translated_destination),
-            flow.state.clone(),
-            flow.owner.to_string(),
-            or_dash(flow.replica),
-            age(flow.age_ms),
-            number(&flow.packets, 0),
-            number(&flow.packets, 1),
-            number(&flow.bytes, 0),
-            number(&flow.bytes, 1),
-        ]
-    };
-    let head = [
-        "proto",
-        "flow",
-        "after NAT",
-        "state",
-        "owner",
-        "replica",
-        "age",
-        "packets",
-        "packets back",
-        "bytes",
-        "bytes back",
-    ];
-    let mut text = Table::of(&head, list.flows.iter().map(row)).text(style);
-    if list.truncated {
-        text += "There may be more: --limit N shows more, a selector shows fewer.\n";
-    }
-    text
 }
 
 pub(super) fn trace(
@@ -566,6 +520,36 @@ mod tests {
         );
     }
 
+    /// The flows, hosts and ports with the most bytes are a table each, and what may be
+    /// missing is said.
+    #[test]
+    fn who_has_most_is_shown() {
+        let status: Status = serde_json::from_value(json!({ "version": 1, "protected": "yes", "processes": [], "talkers": {
+            "flows": [{ "name": "udp 10.0.0.2:5 > 203.0.113.10:53", "packets": 12, "bytes": 700 }],
+            "hosts": [{ "name": "203.0.113.10", "packets": 20, "bytes": 1100 }, { "name": "10.0.0.2", "packets": 12, "bytes": 700 }],
+            "ports": [{ "name": "udp 53", "packets": 20, "bytes": 1100 }],
+            "ports_slack": 40,
+        } }))
+        .unwrap();
+        let text = status_text(&status, Style::PLAIN);
+        let tables: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("top")).collect();
+        assert_eq!(
+            tables,
+            [
+                "top flows                         packets  bytes",
+                "udp 10.0.0.2:5 > 203.0.113.10:53       12    700",
+                "",
+                "top hosts     packets  bytes",
+                "203.0.113.10       20   1100",
+                "10.0.0.2           12    700",
+                "",
+                "top ports  packets  bytes",
+                "udp 53          20   1100",
+                "Each may have up to 40 more bytes than shown.",
+            ]
+        );
+    }
+
     /// Routers that are watched have a table; of one that is not heard there are no
     /// intervals to show.
     #[test]
@@ -671,22 +655,6 @@ mod tests {
                         role     id  incarnation  pid  host  cluster  state  flows  packets  busy  dropped\n\
                         runtime  18            1    -  h     gold     spare      0        0     -        0\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
-    }
-
-    #[test]
-    fn a_flow_is_a_line_with_both_tuples() {
-        let list: Flows = serde_json::from_str(
-            r#"{"version":1,"truncated":true,"flows":[{"protocol":6,"source":"10.0.0.2:4000","destination":"203.0.113.10:80","translated_source":"198.51.100.4:1024",
-                "translated_destination":"198.51.100.11:80","chain":"web","state":"established","owner":16,"replica":17,"epoch":1,"age_ms":61500,
-                "packets":[5,4],"bytes":[500,40000]}]}"#,
-        )
-        .unwrap();
-        let text = flows_text(&list, Style::PLAIN);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3);
-        let words = "tcp    10.0.0.2:4000 > 203.0.113.10:80  198.51.100.4:1024 > 198.51.100.11:80  established     16       17  1 min 1 s        5             4    500       40000";
-        assert_eq!(lines[1], words);
-        assert!(lines[2].starts_with("There may be more"));
     }
 
     #[test]

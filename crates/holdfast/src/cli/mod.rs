@@ -8,6 +8,7 @@ mod apply;
 mod asking;
 mod certify;
 mod check;
+mod flows;
 mod keygen;
 pub mod laboratory;
 mod moving;
@@ -257,7 +258,7 @@ impl Operate {
                 asking::status(target, wait_safe.then(|| Duration::from_secs(timeout)), json)
             }
             Operate::Flows { selector, limit } => {
-                asking::flows(target, &selector.join(" "), limit, json)
+                flows::flows(target, &selector.join(" "), limit, json)
             }
             Operate::Trace { selector, count, wait } => {
                 asking::trace(target, &selector.join(" "), count, Duration::from_secs(wait), json)

@@ -74,6 +74,11 @@ impl ChainPlan {
         self.functions.iter().enumerate().flat_map(of_one).collect()
     }
 
+    /// True if `status` ranks the chain's flows.
+    pub fn ranks(&self) -> bool {
+        self.functions.iter().any(|function| function.ranks())
+    }
+
     /// Bytes by which a frame may grow in the chain.
     pub fn added_bytes(&self) -> usize {
         self.functions.iter().map(|function| function.added_bytes()).sum()

@@ -39,6 +39,7 @@ const TRANSLATED: Row = restart("flows have other addresses or ports outside");
 const BALANCED: Row = restart("flows go to other backends");
 const MARKED: Row = restart("packets are marked in another way");
 const COUNTED: Row = restart("flows are served as before, and counted in another way");
+const LOGGED: Row = restart("flows are served as before, and logged in another way");
 /// The row of a function that does not ship with Holdfast.
 const UNKNOWN: Row = restart("flows meet the function as it is configured then");
 
@@ -305,6 +306,7 @@ function_keys! {
         oversized: PASSING,
         malformed: PASSING,
         header_bytes: PASSING,
+        log: LOGGED,
         hosts: COUNTED,
     }
     "ips" IpsConfig {

@@ -6,6 +6,7 @@
 
 use super::reports;
 use super::{MILLISECOND, ManagerProcess, changes};
+use crate::config::ChainPlan;
 use crate::control::{Answer, Page, Request, Running, Traced};
 use holdfast_control::api::{PingReply, Status};
 use holdfast_io::process::thread_time;
@@ -22,8 +23,9 @@ const DEVICE_LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 /// Requests that are not answered at once, each with the channel for its answer.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Status requests, until every device has been looked at.
-    statuses: VecDeque<Answer<Status>>,
+    /// Status requests, until every device has been looked at, and until the runtimes
+    /// have answered in this round, if flows are ranked.
+    statuses: VecDeque<(Option<u32>, Answer<Status>)>,
     /// Requests that another process answers, by number.
     flows: Vec<(u32, Answer<Page>)>,
     pub(super) orders: Vec<(u32, Answer<u32>)>,
@@ -39,11 +41,6 @@ impl Waiting {
             && self.flows.is_empty()
             && self.orders.is_empty()
             && self.rules.is_empty()
-    }
-
-    /// True if a request can be continued without input.
-    pub(super) fn is_due(&self) -> bool {
-        !self.statuses.is_empty()
     }
 }
 
@@ -81,7 +78,9 @@ impl ManagerProcess {
                 if self.device_look.is_older(now, DEVICE_LOOK_INTERVAL) {
                     self.device_look.begin(now);
                 }
-                self.waiting.statuses.push_back(answer);
+                let is_ranked = self.plan.chains.iter().any(ChainPlan::ranks);
+                let round = is_ranked.then(|| self.host.hub.manager.request_ranks());
+                self.waiting.statuses.push_back((round, answer));
             }
             Request::Flows { limit, filter, at, answer } => {
                 let request = self.host.hub.manager.request_flows(limit, &filter, at);
@@ -139,14 +138,36 @@ impl ManagerProcess {
         }
     }
 
+    /// True if a request can be continued without input.
+    pub(super) fn is_answer_due(&self) -> bool {
+        let manager = &self.host.hub.manager;
+        self.waiting.statuses.front().is_some_and(|(round, _)| {
+            !self.device_look.is_over() || round.is_none_or(|round| manager.ranks_are_due(round))
+        })
+    }
+
+    /// Answers one status request, if everything for it is there.
+    fn answer_status(&mut self) {
+        let Some((round, _)) = self.waiting.statuses.front().filter(|_| self.device_look.is_over())
+        else {
+            return;
+        };
+        let ranks = round.map(|round| self.host.hub.manager.take_ranks(round));
+        if ranks.as_ref().is_some_and(Option::is_none) {
+            return;
+        }
+        let Some((_, answer)) = self.waiting.statuses.pop_front() else { return };
+        let (status, statistics) = (self.status(), self.statistics_now());
+        answer.make(move || {
+            let ranks = ranks.flatten().and_then(|parts| parts.shown().ok());
+            let talkers = ranks.map(reports::talkers);
+            Ok(Status { statistics: statistics.named(), talkers, ..status })
+        });
+    }
+
     /// Passes other processes' answers on, and answers one status request.
     pub(super) fn pass_answers_on(&mut self) {
-        if self.device_look.is_over()
-            && let Some(answer) = self.waiting.statuses.pop_front()
-        {
-            let (status, statistics) = (self.status(), self.statistics_now());
-            answer.make(move || Ok(Status { statistics: statistics.named(), ..status }));
-        }
+        self.answer_status();
         let (manager, plan) = (&mut self.host.hub.manager, &self.plan);
         let pages = &mut self.waiting.flows;
         let mut at = 0;

@@ -212,6 +212,19 @@ impl DeviceLook {
     }
 }
 
+/// A function's text as a part of one line: a byte that could end it, or that a terminal
+/// would act on, is escaped.
+fn printable(text: &[u8]) -> String {
+    let mut line = String::with_capacity(text.len());
+    for byte in text {
+        match byte {
+            b' '..=b'~' => line.push(char::from(*byte)),
+            _ => line += &format!("\\x{byte:02x}"),
+        }
+    }
+    line
+}
+
 impl ManagerProcess {
     /// Reports that a router is heard, or is not heard any more.
     pub(super) fn say_liveness(&self, liveness: &Liveness) {
@@ -231,7 +244,7 @@ impl ManagerProcess {
     /// Reports the packets that functions have noted, and writes alerts to their files.
     /// Functions limit their number.
     pub(super) fn say_logged(&mut self) {
-        for Logged { chain, function, about, ingress, key, missed, .. } in
+        for Logged { chain, function, about, text, ingress, key, missed, .. } in
             self.host.hub.manager.take_logged()
         {
             let name = self.plan.chain_name(chain);
@@ -242,6 +255,7 @@ impl ManagerProcess {
             let rule = self.plan.statistics.iter().find(is_its);
             let (its_name, rule) =
                 rule.map_or(("", String::new()), |rule| (rule.function, rule.name(about as usize)));
+            let what = if text.is_empty() { rule } else { printable(&text) };
             let switch = self.plan.switches.iter().find(|switch| switch.chains.contains(&chain));
             let port = switch.and_then(|switch| switch.ports.get(usize::from(ingress)));
             let port = port.map_or("", |port| self.plan.port_name(*port));
@@ -255,7 +269,7 @@ impl ManagerProcess {
             } else {
                 String::new()
             };
-            say(&format!("chain {name}: {its_name}: {key} at port {port}: {rule}{more}"));
+            say(&format!("chain {name}: {its_name}: {key} at port {port}: {what}{more}"));
         }
     }
 

@@ -247,7 +247,7 @@ impl ManagerProcess {
                 self.handle_asked(asked);
                 had_work = true;
             }
-            had_work |= self.waiting.is_due();
+            had_work |= self.is_answer_due();
             self.measured(|manager| {
                 manager.pass_answers_on();
                 manager.answer_rules();

@@ -4,14 +4,15 @@ use super::restarts::LONG_LIFE_OF_MANAGER;
 use super::{MILLISECOND, ManagerProcess};
 use crate::config::{self, NamedPool, NamedStatistic, Plan, SwitchEntry};
 use holdfast_control::api::TraceStep;
-use holdfast_control::flows::Flow;
-use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
+use holdfast_control::flows::{Flow, FlowValue, protocol_name};
+use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status, Talker, Talkers};
 use holdfast_node::bfd::Session;
 use holdfast_node::coordinator::RuntimeStatus;
 use holdfast_node::message::{self, FlowInfo, MemberState};
+use holdfast_node::ranks::{Ranked, Ranks};
 use holdfast_node::rules::Rule;
 use holdfast_node::switch::Switch;
-use holdfast_wire::{DropCounters, DropReason, NodeId};
+use holdfast_wire::{DropCounters, DropReason, NodeId, ip_addr};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
@@ -129,9 +130,41 @@ pub(super) fn flows(flows: &[FlowInfo], plan: &Plan) -> Vec<Flow> {
             age_ms: flow.age / 1_000_000,
             packets: flow.packets.to_vec(),
             bytes: flow.bytes.to_vec(),
+            values: values(flow, plan),
         }
     };
     flows.iter().map(flow).collect()
+}
+
+/// The known values of a flow, with their names.
+fn values(flow: &FlowInfo, plan: &Plan) -> Vec<FlowValue> {
+    let functions =
+        plan.chains.get(usize::from(flow.chain)).map_or(&[][..], |chain| &chain.functions);
+    let names = functions
+        .iter()
+        .flat_map(|function| function.values().iter().map(|name| (function.name(), *name)));
+    let value = |((function, name), value): ((&str, &str), &Option<u64>)| {
+        let (function, name) = (function.to_owned(), name.to_owned());
+        value.map(|value| FlowValue { function, name, value })
+    };
+    names.zip(&flow.values).filter_map(value).collect()
+}
+
+/// The flows, hosts and ports with the most bytes, by name.
+pub(super) fn talkers(ranks: Ranks) -> Talkers {
+    fn named<K>(all: Vec<Ranked<K>>, name: impl Fn(&K) -> String) -> Vec<Talker> {
+        let talker = |Ranked { of, packets, bytes }| Talker { name: name(&of), packets, bytes };
+        all.into_iter().map(talker).collect()
+    }
+    Talkers {
+        flows: named(ranks.flows, ToString::to_string),
+        hosts: named(ranks.hosts, |host| ip_addr(host).to_string()),
+        ports: named(ranks.ports, |(protocol, port)| {
+            format!("{} {port}", protocol_name((*protocol).into()))
+        }),
+        hosts_slack: ranks.hosts_slack,
+        ports_slack: ranks.ports_slack,
+    }
 }
 
 /// A step of a traced packet, with names in place of numbers, and its position in the
@@ -592,8 +625,10 @@ impl ManagerProcess {
         Status {
             version: status::VERSION,
             pools: self.pools_status(),
-            // The caller's thread adds the statistics with their names: see [`Counted`].
+            // The caller's thread adds the statistics with their names, and what is
+            // ranked: see [`Counted`].
             statistics: Vec::new(),
+            talkers: None,
             survives: match standing.is_some_and(|standing| standing.survives_host) {
                 true => status::UNIT_HOST.to_owned(),
                 false => status::UNIT_PROCESS.to_owned(),

@@ -1,7 +1,7 @@
 //! The books of a bench: holdings of flows in shared state, and counts of functions.
 
 use super::Bench;
-use crate::shared::{PoolEffect, SharedField};
+use crate::shared::{Note, PoolEffect, SharedField};
 
 /// A pool, gauge or table: its function and field, and what is in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,17 +95,25 @@ impl Bench {
         free
     }
 
-    /// The log entries of functions: their number, the port, and the packet's addresses.
+    /// The log entries of functions: their number and the port, or their text, with the
+    /// packet's addresses.
     pub fn logged(&mut self) -> Vec<String> {
-        let mut logged = Vec::new();
+        let line = |note: &Note| match note.text.is_empty() {
+            true => format!("{} {} {}", note.about, note.ingress, note.key),
+            false => format!("{} {}", note.key, String::from_utf8_lossy(&note.text)),
+        };
+        self.notes().iter().map(line).collect()
+    }
+
+    /// The log entries of functions.
+    pub fn notes(&mut self) -> Vec<Note> {
+        let mut notes = Vec::new();
         self.visit(|_, _, shared| {
             if let SharedField::Log(log) = shared {
-                logged.extend(
-                    log.take().map(|note| format!("{} {} {}", note.about, note.ingress, note.key)),
-                );
+                notes.extend(log.take());
             }
         });
-        logged
+        notes
     }
 
     /// All counters, in order.

@@ -285,6 +285,11 @@ impl Bench {
         self.flows.last().map_or("", |flow| self.chain.describe(flow.block.bytes()))
     }
 
+    /// The latest flow's values: see [`Chain::values`].
+    pub fn values(&self) -> Vec<Option<u64>> {
+        self.flows.last().map_or(Vec::new(), |flow| self.chain.values(flow.block.bytes()))
+    }
+
     /// Lowest and highest sequence number that the latest flow's receivers expect,
     /// forward and reverse.
     pub fn expected(&self) -> [Option<(u32, u32)>; 2] {

@@ -1,9 +1,15 @@
 //! Messages of a function to the operator about single packets.
 //!
-//! Theory of operation. A function notes a packet, and a number of its own that says why.
-//! The log has room for a few notes, allocated once. The runtime's report takes them
-//! along, and the daemon puts them into words. The notes per second of stamped time are
-//! limited; the next note tells how many were missed.
+//! Theory of operation. A function notes a packet, and a number of its own that says why,
+//! which the daemon puts into words, or a text. The log has room for some notes,
+//! allocated once. The notes per second of stamped time are limited; the next note tells
+//! how many were missed.
+//!
+//! The runtime's report takes notes along, a few times in a second. A log of texts is
+//! [prompt](Log::is_prompt): its notes leave in the turn in which they were made, and
+//! ahead of the states and packets of that turn. A runtime that dies therefore loses
+//! none whose packet it has sent. What is processed again is noted again, and has the
+//! same [`Note::id`].
 
 use super::{Shareable, SharedField};
 use crate::Context;
@@ -12,32 +18,56 @@ use holdfast_wire::FlowKey;
 const SECOND: u64 = 1_000_000_000;
 
 /// A note on one packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     /// The function's own number for the reason.
     pub about: u32,
+    /// The function's text; empty if the number says all.
+    pub text: Vec<u8>,
     /// The port of the box by which the packet came in.
     pub ingress: u8,
     /// The packet, as the function saw it.
     pub key: FlowKey,
-    /// The packet's stamp: a replay gives the same.
-    pub stamp: u64,
+    /// The packet's stamp, or the function's own number for the text: a replay gives the
+    /// same.
+    pub id: u64,
     /// Packets before this one that were not noted, because there were too many.
     pub missed: u64,
+}
+
+/// A note without its text, which is a range of the log's bytes.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    about: u32,
+    ingress: u8,
+    key: FlowKey,
+    id: u64,
+    missed: u64,
+    text: (u32, u32),
 }
 
 /// Notes of a function; see the module.
 #[derive(Debug, Clone)]
 pub struct Log {
-    notes: Vec<Note>,
+    entries: Vec<Entry>,
+    texts: Vec<u8>,
+    /// Maximum number of notes per second, and of notes that wait to be taken.
+    most: usize,
     second: u64,
     noted: usize,
     missed: u64,
 }
 
 impl Log {
-    /// Maximum number of notes per second, and of notes that wait to be taken.
+    /// Maximum number of notes per second, and of notes that wait to be taken, of a log
+    /// without texts.
     pub const MOST: usize = 10;
+    /// The same of a log of texts.
+    pub const MOST_TEXTS: usize = 2000;
+    /// Maximum length of a text, bytes.
+    pub const MAX_TEXT: usize = 1024;
+    /// Bytes of texts that wait to be taken.
+    const TEXT_BYTES: usize = 1 << 18;
 
     /// A log without a note.
     #[expect(
@@ -45,32 +75,86 @@ impl Log {
         reason = "it allocates: nobody shall get one by accident"
     )]
     pub fn new() -> Log {
-        Log { notes: Vec::with_capacity(Log::MOST), second: 0, noted: 0, missed: 0 }
+        Log::of(Log::MOST, 0)
+    }
+
+    /// A log of texts, without a note.
+    pub fn of_texts() -> Log {
+        Log::of(Log::MOST_TEXTS, Log::TEXT_BYTES)
+    }
+
+    fn of(most: usize, bytes: usize) -> Log {
+        let (entries, texts) = (Vec::with_capacity(most), Vec::with_capacity(bytes));
+        Log { entries, texts, most, second: 0, noted: 0, missed: 0 }
+    }
+
+    /// True if the notes leave in the turn in which they were made.
+    pub fn is_prompt(&self) -> bool {
+        self.texts.capacity() > 0
     }
 
     /// Notes a packet, or counts it as missed if there are too many.
     pub fn note(&mut self, about: u32, key: &FlowKey, ingress: u8, cx: &Context) {
+        if self.may_note(cx) {
+            self.push(about, cx.now(), key, ingress, (0, 0));
+        }
+    }
+
+    /// Notes a packet with a text, of at most [`Log::MAX_TEXT`] bytes, or counts it as
+    /// missed if there are too many. A note with the same `about`, `id` and key is the
+    /// same note, whoever makes it.
+    pub fn say(
+        &mut self,
+        (about, id): (u32, u64),
+        key: &FlowKey,
+        ingress: u8,
+        cx: &Context,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        if !self.may_note(cx) {
+            return;
+        }
+        let start = self.texts.len();
+        write(&mut self.texts);
+        self.texts.truncate(start + Log::MAX_TEXT);
+        self.push(about, id, key, ingress, (start as u32, self.texts.len() as u32));
+    }
+
+    /// True if there is room for a note, and it is not one too many.
+    fn may_note(&mut self, cx: &Context) -> bool {
         let second = cx.now() / SECOND;
         if second != self.second {
             (self.second, self.noted) = (second, 0);
         }
-        if self.noted == Log::MOST || self.notes.len() == Log::MOST {
+        let has_room = self.entries.len() < self.most
+            && (!self.is_prompt() || self.texts.len() + Log::MAX_TEXT <= Log::TEXT_BYTES);
+        let may = has_room && self.noted < self.most;
+        if may {
+            self.noted += 1;
+        } else {
             self.missed += 1;
-            return;
         }
-        self.noted += 1;
-        self.notes.push(Note {
-            about,
-            ingress,
-            key: *key,
-            stamp: cx.now(),
-            missed: core::mem::take(&mut self.missed),
-        });
+        may
+    }
+
+    fn push(&mut self, about: u32, id: u64, key: &FlowKey, ingress: u8, text: (u32, u32)) {
+        let missed = core::mem::take(&mut self.missed);
+        self.entries.push(Entry { about, ingress, key: *key, id, missed, text });
     }
 
     /// Takes all notes, in order.
-    pub fn take(&mut self) -> impl Iterator<Item = Note> + '_ {
-        self.notes.drain(..)
+    pub fn take(&mut self) -> Vec<Note> {
+        let note = |Entry { about, ingress, key, id, missed, text: (start, end) }| Note {
+            about,
+            text: self.texts.get(start as usize..end as usize).unwrap_or(&[]).to_vec(),
+            ingress,
+            key,
+            id,
+            missed,
+        };
+        let notes = self.entries.drain(..).map(note).collect();
+        self.texts.clear();
+        notes
     }
 }
 
@@ -96,7 +180,7 @@ mod tests {
     #[test]
     fn a_flood_is_a_few_lines() {
         let mut log = Log::new();
-        let room = log.notes.capacity();
+        let room = log.entries.capacity();
         let mut taken = Vec::new();
         for number in 0..1000 {
             log.note(number, &FlowKey::default(), 3, &at(7));
@@ -110,10 +194,49 @@ mod tests {
         (0..20).for_each(|number| log.note(number, &FlowKey::default(), 3, &at(8)));
         // The notes of second 8 have not been taken: the log is full.
         (0..5).for_each(|number| log.note(number, &FlowKey::default(), 3, &at(9)));
-        let next: Vec<(u32, u64)> = log.take().map(|note| (note.about, note.missed)).collect();
+        let next: Vec<(u32, u64)> =
+            log.take().iter().map(|note| (note.about, note.missed)).collect();
         assert_eq!((next.len(), next[0], next[9]), (10, (0, 990), (9, 0)));
         log.note(1, &FlowKey::default(), 3, &at(9));
-        assert_eq!(log.take().map(|note| note.missed).collect::<Vec<_>>(), [15]);
-        assert_eq!(log.notes.capacity(), room, "there was room for all");
+        assert_eq!(log.take().iter().map(|note| note.missed).collect::<Vec<_>>(), [15]);
+        assert_eq!(log.entries.capacity(), room, "there was room for all");
+        assert!(!log.is_prompt());
+    }
+
+    /// Texts are kept with their numbers, up to a length and a number, in memory that was
+    /// there from the beginning.
+    #[test]
+    fn texts_have_their_room() {
+        let mut log = Log::of_texts();
+        assert!(log.is_prompt());
+        let room = log.texts.capacity();
+        let say = |log: &mut Log, number: u64, len: usize| {
+            let text = format!("{number} {}", "x".repeat(len));
+            log.say((1, number), &FlowKey::default(), 3, &at(7), |texts| {
+                texts.extend_from_slice(text.as_bytes());
+            });
+        };
+        say(&mut log, 5, 3);
+        say(&mut log, 6, 0);
+        say(&mut log, 7, 2000);
+        let notes = log.take();
+        let texts: Vec<_> =
+            notes.iter().map(|note| (note.about, note.id, &note.text[..])).collect();
+        assert_eq!(texts[..2], [(1, 5, &b"5 xxx"[..]), (1, 6, b"6 ")]);
+        assert_eq!((texts[2].1, texts[2].2.len()), (7, Log::MAX_TEXT));
+        (0..300).for_each(|number| say(&mut log, number, 1000));
+        let notes = log.take();
+        assert_eq!(notes.len(), 1 + (Log::TEXT_BYTES - Log::MAX_TEXT) / notes[0].text.len());
+        (0..5000).for_each(|number| {
+            say(&mut log, number, 0);
+            if number % 100 == 0 {
+                log.take();
+            }
+        });
+        say(&mut log, 1, 0);
+        assert_eq!(log.texts.capacity(), room, "there was room for all");
+        log.say((1, 9), &FlowKey::default(), 3, &at(8), |_| {});
+        let last = log.take().pop().map(|note| (note.id, note.missed > 3000));
+        assert_eq!(last, Some((9, true)));
     }
 }

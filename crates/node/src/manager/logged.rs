@@ -1,23 +1,29 @@
 //! Packets that functions log, each once.
 //!
-//! A flow that another runtime recovers from its packets is processed again, and the
-//! function logs a packet that the dead runtime had logged too. The packet's timestamp is
-//! the same then, so the second log entry is recognized.
+//! A flow that another runtime recovers from its packets is processed again, and so is a
+//! segment that its sender repeats because the runtime died with it. The function then
+//! logs what the dead runtime had logged too. The entry's number is the same, so the
+//! second one is recognized.
 
 use crate::message::Logged;
-use std::collections::VecDeque;
+use holdfast_wire::FlowKey;
+use std::collections::{HashSet, VecDeque};
 
 /// Maximum number of entries that wait for the operator.
 const WAITING: usize = 1024;
-/// Maximum number of remembered entries; a runtime logs at most ten per second and
-/// function.
-const REMEMBERED: usize = 1024;
+/// Maximum number of remembered entries: those of some seconds, of which a runtime logs
+/// at most ten per second and function, or two thousand texts.
+const REMEMBERED: usize = 1 << 14;
+
+/// What tells entries apart: number, chain, function, reason, packet.
+type Identity = (u64, u16, u8, u32, FlowKey);
 
 /// Log entries of packets; see the module.
 #[derive(Debug, Default)]
 pub(super) struct LoggedPackets {
     waiting: Vec<Logged>,
-    recent: VecDeque<Logged>,
+    recent: VecDeque<Identity>,
+    known: HashSet<Identity>,
     /// Packets that were not logged since the latest entry.
     missed: u64,
 }
@@ -27,19 +33,21 @@ impl LoggedPackets {
     pub(super) fn handle(&mut self, packets: Vec<Logged>) {
         for mut packet in packets {
             self.missed = self.missed.saturating_add(core::mem::take(&mut packet.missed));
-            let identity =
-                |entry: &Logged| (entry.stamp, entry.chain, entry.function, entry.about, entry.key);
-            if self.recent.iter().any(|entry| identity(entry) == identity(&packet)) {
+            let identity = (packet.id, packet.chain, packet.function, packet.about, packet.key);
+            if self.known.contains(&identity) {
                 continue;
             }
             if self.waiting.len() == WAITING {
                 self.missed = self.missed.saturating_add(1);
                 continue;
             }
-            if self.recent.len() == REMEMBERED {
-                self.recent.pop_front();
+            if self.recent.len() == REMEMBERED
+                && let Some(oldest) = self.recent.pop_front()
+            {
+                self.known.remove(&oldest);
             }
-            self.recent.push_back(packet);
+            self.recent.push_back(identity);
+            self.known.insert(identity);
             self.waiting.push(Logged { missed: core::mem::take(&mut self.missed), ..packet });
         }
     }
@@ -53,11 +61,10 @@ impl LoggedPackets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_wire::FlowKey;
 
-    fn logged(stamp: u64, chain: u16, about: u32) -> Logged {
-        let key = FlowKey::default();
-        Logged { chain, function: 0, about, ingress: 0, key, stamp, missed: 0 }
+    fn logged(id: u64, chain: u16, about: u32) -> Logged {
+        let (key, text) = (FlowKey::default(), Vec::new());
+        Logged { chain, function: 0, about, text, ingress: 0, key, id, missed: 0 }
     }
 
     /// Entries that another runtime logs again are dropped, and new ones are kept. A
@@ -83,10 +90,10 @@ mod tests {
         packets.handle(vec![Logged { missed: 7, ..logged(9000, 0, 0) }]);
         let missed: Vec<u64> = packets.take().iter().map(|entry| entry.missed).collect();
         assert_eq!(missed, [5000 - WAITING as u64 + 7], "the next one says how many");
-        (0..5000).for_each(|stamp| {
-            packets.handle(vec![logged(10_000 + stamp, 0, 0)]);
+        (0..3 * REMEMBERED as u64).for_each(|id| {
+            packets.handle(vec![logged(10_000 + id, 0, 0)]);
             packets.take();
         });
-        assert_eq!(packets.recent.len(), REMEMBERED);
+        assert_eq!((packets.recent.len(), packets.known.len()), (REMEMBERED, REMEMBERED));
     }
 }

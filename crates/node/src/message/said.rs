@@ -111,6 +111,9 @@ pub struct FlowInfo {
     pub packets: [u64; 2],
     /// Bytes forward and reverse.
     pub bytes: [u64; 2],
+    /// The functions' values of its state: see
+    /// [`Chain::values`](holdfast_nf::Chain::values).
+    pub values: Vec<Option<u64>>,
 }
 
 impl FlowInfo {
@@ -180,7 +183,7 @@ pub struct TraceStep {
 }
 
 /// A packet that a function logs for the operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logged {
     /// The chain.
     pub chain: u16,
@@ -188,12 +191,15 @@ pub struct Logged {
     pub function: u8,
     /// The function's own number for its reason: a firewall's rule, from 0.
     pub about: u32,
+    /// The function's text; empty if the number says all.
+    pub text: Vec<u8>,
     /// The port of the box by which the packet came in.
     pub ingress: u8,
     /// The packet as the function saw it.
     pub key: FlowKey,
-    /// The packet's stamp, of the chain's switch.
-    pub stamp: u64,
+    /// The packet's stamp, of the chain's switch, or the function's number for the text:
+    /// the same when the packet is processed again.
+    pub id: u64,
     /// Packets before it that were not logged because there were too many.
     pub missed: u64,
 }

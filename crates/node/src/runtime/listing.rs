@@ -29,7 +29,8 @@ const ABSENT: &str = "absent";
 const SLOTS_PER_TURN: u32 = 512;
 /// Records sent per turn.
 const RECORDS_PER_TURN: u32 = 4;
-/// Flows in a record: with the record's header they fit a frame, whatever they contain.
+/// Flows in a record: with the record's header they fit a frame, unless functions show
+/// many values of them.
 const FLOWS_PER_RECORD: u32 = 8;
 /// Slots that one answer looks at: some hundred turns.
 const SLOTS_PER_ANSWER: u32 = 1 << 16;
@@ -204,6 +205,10 @@ impl Listing {
             age: shared.sides[lane.side].now.saturating_sub(header.opened_at),
             packets: header.packets(),
             bytes: header.bytes(),
+            values: match lane.flows.is_present(slot) {
+                true => lane.chain.values(lane.flows.state(slot)),
+                false => Vec::new(),
+            },
         })
     }
 }

@@ -20,6 +20,7 @@ mod listing;
 mod migration;
 mod parking;
 mod pools;
+mod ranking;
 mod records;
 mod recovery;
 mod replay;
@@ -46,6 +47,7 @@ use lane::Lane;
 use listing::Listings;
 use migration::Migrations;
 use pools::CoordinatorRequests;
+use ranking::Rankings;
 use recovery::Recoveries;
 use resync::Resync;
 use served::Served;
@@ -170,6 +172,7 @@ pub struct Runtime {
     recoveries: Recoveries,
     migrations: Migrations,
     listings: Listings,
+    rankings: Rankings,
     clock: u64,
     requests: CoordinatorRequests,
     /// The sessions with the state servers, if any chain needs one.
@@ -199,6 +202,11 @@ pub struct Runtime {
     longest_us: u32,
     fenced: bool,
     was_settled: bool,
+    /// Functions note texts, which leave ahead of the turn's states and packets.
+    has_prompt_logs: bool,
+    /// Notes for which the manager's channel had no room since the latest note that it
+    /// took.
+    lost_notes: u64,
     packets: u64,
     released: u64,
     released_unprotected: u64,
@@ -224,6 +232,7 @@ impl Runtime {
             .collect();
         let served = Served::of(&mut lanes);
         let counted = Counted::of(&mut lanes);
+        let has_prompt_logs = lanes.iter_mut().any(Lane::has_prompt_log);
         let shared = Shared {
             cx: Context::new(
                 config.seed
@@ -251,6 +260,7 @@ impl Runtime {
             recoveries,
             migrations: Migrations::default(),
             listings: Listings::default(),
+            rankings: Rankings::default(),
             clock: 0,
             requests: CoordinatorRequests::default(),
             served,
@@ -271,6 +281,8 @@ impl Runtime {
             was_busy: false,
             fenced: false,
             was_settled: false,
+            has_prompt_logs,
+            lost_notes: 0,
             packets: 0,
             released: 0,
             released_unprotected: 0,
@@ -334,7 +346,7 @@ impl Runtime {
 
     /// True if flows are listed or moved: an operator waits for the turns.
     pub fn is_asked(&self) -> bool {
-        !self.listings.is_empty() || !self.migrations.is_idle()
+        !self.listings.is_empty() || !self.rankings.is_empty() || !self.migrations.is_idle()
     }
 
     /// Notes the processor time of a turn, µs, that began while [`Runtime::is_asked`].
@@ -542,7 +554,11 @@ impl Runtime {
             }
             side.report(&mut self.fabric);
         }
+        if self.has_prompt_logs {
+            self.send_notes();
+        }
         self.listings.go_on(&self.lanes, &self.shared, &mut self.fabric);
+        self.rankings.go_on(&self.lanes, &mut self.fabric);
         self.report(clock);
         // Recoveries report after the report proper: for the coordinator a recovery is
         // over only when it knows that the recovered flows want new replicas.
@@ -588,8 +604,11 @@ impl Runtime {
             Some(timeout) => self.clock.saturating_add(timeout),
             None => u64::MAX,
         };
-        let (migrations, listings) =
-            (after(self.migrations.timeout()), after(self.listings.timeout()));
+        let (migrations, listings, rankings) = (
+            after(self.migrations.timeout()),
+            after(self.listings.timeout()),
+            after(self.rankings.timeout()),
+        );
         let replays =
             self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
         let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());
@@ -602,6 +621,7 @@ impl Runtime {
                 .min(fabric)
                 .min(migrations)
                 .min(listings)
+                .min(rankings)
                 .min(self.recoveries.poll_timeout())
                 .min(replays)
                 .min(suspects),

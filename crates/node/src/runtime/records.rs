@@ -38,6 +38,7 @@ impl Runtime {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             self.listings.forget(peer.node);
+            self.rankings.forget(peer.node);
             // Claims on their way are lost: the switch has a new incarnation, which will
             // say so, or a frame had named a false one.
             if let Some(at) = self.shared.sides.iter().position(|side| side.switch == peer.node) {
@@ -384,6 +385,7 @@ impl Runtime {
             Control::ListFlows { request, limit, selector, lane, slot } => {
                 self.listings.ask(from.node, request, limit, &selector, (lane, slot));
             }
+            Control::RankFlows { request } => self.rankings.ask(from.node, request),
             _ => {}
         }
     }

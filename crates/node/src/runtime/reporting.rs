@@ -6,8 +6,13 @@ use super::served::Served;
 use crate::message::{Control, Report, Share};
 use holdfast_wire::NodeId;
 
+/// Notes of functions in a message.
+const NOTES_PER_MESSAGE: usize = 16;
 /// Bytes of unsent messages to a receiver, beyond which no report is added to them.
 const REPORT_BACKLOG: usize = 16 * 1024;
+/// Bytes of unsent messages to the manager, beyond which notes are lost: some hundred of
+/// the longest texts.
+const NOTES_BACKLOG: usize = 256 * 1024;
 
 impl Runtime {
     /// The last incarnations heard of each switch whose log flows here need, and of the
@@ -29,6 +34,26 @@ impl Runtime {
             !lane.plan.promises()
                 || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
         })
+    }
+
+    /// Sends what functions have noted to the manager of this host, ahead of all other
+    /// messages: a state that goes first, and a death behind it, would leave a note that
+    /// nobody makes again.
+    pub(super) fn send_notes(&mut self) {
+        let mut notes = Vec::new();
+        self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
+        let Some(first) = notes.first_mut() else { return };
+        first.missed += core::mem::take(&mut self.lost_notes);
+        let manager = NodeId::manager(self.my_host.unwrap_or(0));
+        while !notes.is_empty() {
+            let chunk: Vec<_> = notes.drain(..notes.len().min(NOTES_PER_MESSAGE)).collect();
+            let count: u64 = chunk.iter().map(|note| note.missed + 1).sum();
+            let has_room = self.fabric.backlog(manager) < NOTES_BACKLOG;
+            if !has_room || !self.fabric.send_control(manager, &Control::Logged(chunk)) {
+                self.lost_notes += count;
+            }
+        }
+        self.fabric.put_first(manager);
     }
 
     /// Reports when it is time, and at once when the flows' safety has changed, because
@@ -87,14 +112,7 @@ impl Runtime {
                 managers().filter(|node| self.fabric.backlog(*node) < REPORT_BACKLOG).collect();
             there.into_iter().filter(|node| !self.fabric.send_control(*node, message)).count() == 0
         });
-        let mut notes = Vec::new();
-        self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
-        for chunk in notes.chunks(16) {
-            self.fabric.send_control(
-                NodeId::manager(self.my_host.unwrap_or(0)),
-                &Control::Logged(chunk.to_vec()),
-            );
-        }
+        self.send_notes();
         if !self.shared.traces.is_empty() {
             let steps = core::mem::take(&mut self.shared.traces);
             for chunk in steps.chunks(8) {

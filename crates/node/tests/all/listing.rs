@@ -2,6 +2,7 @@
 
 use crate::runtime::{Bench, Closing, ME};
 use crate::spot::{SECOND, Spot, accepting, datagram_from, frames_of};
+use holdfast_nf::Function;
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::manager::Manager;
 use holdfast_node::message::{Control, FlowPage, FlowsHead, ListCursor, kind};
@@ -11,15 +12,15 @@ use holdfast_wire::nsh::Flags;
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-const FIRST: Peer = ME;
-const OTHER: Peer = Peer { node: NodeId::new(17), incarnation: 4 };
+pub(crate) const FIRST: Peer = ME;
+pub(crate) const OTHER: Peer = Peer { node: NodeId::new(17), incarnation: 4 };
 /// Limits on a turn's work for all lists together.
 const SLOTS_PER_TURN: usize = 512;
 const FLOWS_PER_TURN: usize = 32;
 
 /// Opens flows, and lets time go on to `now`. A number's lower bits are the flow's port.
 /// Flows from high ports end after ten seconds.
-fn open(spot: &mut Spot, numbers: impl IntoIterator<Item = u32>, now: u64) {
+pub(crate) fn open(spot: &mut Spot, numbers: impl IntoIterator<Item = u32>, now: u64) {
     let numbers: Vec<u32> = numbers.into_iter().collect();
     for burst in numbers.chunks(128) {
         let frame = |number: &u32| {
@@ -119,20 +120,25 @@ fn an_answer_ends_before_a_large_table_does() {
 }
 
 /// A manager, and its two runtimes.
-struct Host {
-    manager: Manager,
+pub(crate) struct Host {
+    pub(crate) manager: Manager,
     coordinator: Fabric,
-    spots: Vec<Spot>,
-    now: u64,
+    pub(crate) spots: Vec<Spot>,
+    pub(crate) now: u64,
 }
 
 impl Host {
     fn new(flows: usize) -> Host {
+        Host::of(flows, accepting::<Closing>)
+    }
+
+    /// Both runtimes have a chain of one function.
+    pub(crate) fn of(flows: usize, function: fn() -> Box<dyn Function>) -> Host {
         let config = FabricConfig::default;
         let manager = Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, config());
         let coordinator = Fabric::new(Peer { node: NodeId::COORDINATOR, incarnation: 1 }, config());
         let spots = [FIRST, OTHER]
-            .map(|me| Spot::new(me, vec![accepting::<Closing>()], Plan::NONE.build(), flows, 512))
+            .map(|me| Spot::new(me, vec![function()], Plan::NONE.build(), flows, 512))
             .into();
         let mut all = Host { manager, coordinator, spots, now: SECOND };
         all.coordinator.set_peer(Peer { node: NodeId::MANAGER, incarnation: 1 });
@@ -151,7 +157,7 @@ impl Host {
     }
 
     /// Every process takes its next turn.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         let now = self.now;
         for frame in frames_of(&mut self.coordinator, now)
             .iter()
@@ -178,7 +184,7 @@ impl Host {
     }
 
     /// The next piece of a list.
-    fn piece(&mut self, limit: u32, selector: &str, at: Option<ListCursor>) -> FlowPage {
+    pub(crate) fn piece(&mut self, limit: u32, selector: &str, at: Option<ListCursor>) -> FlowPage {
         let request = self.manager.request_flows(limit, selector, at);
         for _ in 0..1000 {
             if let Some(page) = self.manager.take_flows(request) {

@@ -7,9 +7,11 @@ mod demotion;
 mod hosts;
 mod listing;
 mod moving;
+mod noting;
 mod pressure;
 #[path = "../../../state/tests/all/random.rs"]
 mod random;
+mod ranking;
 mod refusing;
 mod replaying;
 mod restoring;

@@ -3,7 +3,7 @@
 use crate::spot::{
     Nothing, PerPacket, SECOND, Spot, accepting, bound, datagram, frames_of, is_released, view_of,
 };
-use holdfast_nf::shared::{Lease, Log, Pool, RequestPool};
+use holdfast_nf::shared::{Lease, Pool, RequestPool};
 use holdfast_nf::{
     ConfigError, Context, Counters, DropReason, Function, Leased, NetworkFunction, Open, Opening,
     Verdict,
@@ -64,7 +64,7 @@ impl Bench {
         self.turn(&frames)
     }
 
-    fn turn(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
+    pub(crate) fn turn(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
         let mut out = Vec::new();
         for frame in self.spot.turn(frames, self.stamp) {
             if is_released(&frame) {
@@ -611,67 +611,6 @@ fn a_traced_packet_tells_its_way() {
         (1_000_000_003, "dropped: function_panicked".to_owned()),
     ];
     assert_eq!(told, expected);
-}
-
-holdfast_nf::shared_state! {
-    struct Told {
-        log: Log,
-    }
-}
-
-/// Notes every flow that opens.
-struct Teller;
-
-impl NetworkFunction for Teller {
-    const NAME: &'static str = "teller";
-    type Config = ();
-    type Flow = Nothing;
-    type Shared = Told;
-
-    fn new((): ()) -> Result<Teller, ConfigError> {
-        Ok(Teller)
-    }
-
-    fn shared(&self) -> Told {
-        Told { log: Log::new() }
-    }
-
-    fn open(&self, packet: &Packet, shared: &mut Told, cx: &mut Opening<'_>) -> Open<Nothing> {
-        let key = *cx.key();
-        shared.log.note(7, &key, packet.meta.ingress, cx);
-        Open::Accept(Nothing::default())
-    }
-
-    fn process(&self, _: &mut Packet, _: &mut Nothing, _: &mut Told, _: &mut Context) -> Verdict {
-        Verdict::Forward
-    }
-}
-
-/// Notes of functions about packets go to the manager with the next report, once.
-#[test]
-fn what_is_logged_goes_to_the_manager() {
-    let mut bench = Bench::new(vec![accepting::<Closing>(), bound::<Teller>()], 64);
-    bench.turn(&[]);
-    bench.hear();
-    let frames: Vec<Vec<u8>> = (1..=25).map(|flow| datagram(flow, 0)).collect();
-    bench.send(&frames);
-    bench.send(&frames);
-    let mut told = Vec::new();
-    for _ in 0..3 {
-        bench.stamp += 2_000_000_000;
-        bench.turn(&[]);
-        for (_, body) in bench.manager.inbox.records() {
-            if let Ok(Control::Logged(packets)) = Control::decode(body) {
-                told.extend(packets);
-            }
-        }
-        bench.manager.inbox.clear();
-    }
-    assert_eq!(told.len(), 10);
-    for (number, logged) in (1u16..).zip(told) {
-        assert_eq!((logged.chain, logged.function, logged.about, logged.missed), (0, 1, 7, 0));
-        assert_eq!(logged.key.source_port, number);
-    }
 }
 
 holdfast_nf::shared_state! {

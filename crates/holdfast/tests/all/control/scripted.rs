@@ -63,6 +63,7 @@ pub(crate) fn flow(port: u16) -> Flow {
         age_ms: 5,
         packets: vec![1, 2],
         bytes: vec![3, 4],
+        values: Vec::new(),
     }
 }
 

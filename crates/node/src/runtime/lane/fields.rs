@@ -118,18 +118,30 @@ impl Lane {
         let chain = self.index;
         self.visit_fields(|function, _, shared| {
             if let SharedField::Log(log) = shared {
-                let logged = |Note { about, ingress, key, stamp, missed }| Logged {
+                let logged = |Note { about, text, ingress, key, id, missed }| Logged {
                     chain,
                     function,
                     about,
+                    text,
                     ingress,
                     key,
-                    stamp,
+                    id,
                     missed,
                 };
-                notes.extend(log.take().map(logged));
+                notes.extend(log.take().into_iter().map(logged));
             }
         });
+    }
+
+    /// True if notes of the chain's functions leave in the turn in which they were made.
+    pub(crate) fn has_prompt_log(&mut self) -> bool {
+        let mut is_prompt = false;
+        self.visit_fields(|_, _, shared| {
+            if let SharedField::Log(log) = shared {
+                is_prompt |= log.is_prompt();
+            }
+        });
+        is_prompt
     }
 
     fn visit_fields(&mut self, mut visit: impl FnMut(u8, u8, SharedField<'_>)) {
