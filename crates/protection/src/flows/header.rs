@@ -125,6 +125,12 @@ impl ActorHeader {
         self.expires_at = self.expires_at & !STANDING | standing as u64;
     }
 
+    /// True unless the flow is to end at its runtime's next tick.
+    #[inline]
+    pub fn has_deadline(&self) -> bool {
+        self.expires_at & !STANDING != 0
+    }
+
     /// Sets the time at which the flow ends without a further packet. Rounded up, so that
     /// it ends no sooner.
     #[inline]
