@@ -469,8 +469,8 @@ impl Conversation {
             }
             message::TELL => "a new life: which routes are yours?".to_owned(),
             message::ROUTES => {
-                let (last, newest, _stamp) =
-                    (fields.bytes::<1>()?[0], fields.u32()?, fields.u64()?);
+                let ([_asked_by, last], newest, _stamp) =
+                    (fields.bytes()?, fields.u32()?, fields.u64()?);
                 let mut routes = Vec::new();
                 for route in fields.all::<RouteInfo>() {
                     let flow = self.flow(&route.claim.key.into());

@@ -263,8 +263,9 @@ impl ManagerProcess {
                     ),
                 ));
             }
-            // If the box has served, living runtimes have flows, and the switch keeps other
-            // packets until it knows rules and routes. A runtime may take long to start.
+            // If the box has served, living runtimes have flows, and the switch keeps
+            // other packets until it knows rules and routes. A runtime may take long to
+            // start.
             if !self.is_ready && (self.has_served || self.host.hub.manager.is_ready()) {
                 self.is_ready = true;
                 self.host.watch_routers(|at| {

@@ -5,9 +5,9 @@
 //! (RFC 6985, section 4: of twelve packets seven have 64 bytes, four 594, one 1518). All
 //! are UDP, whose flows functions track without a handshake; bytes of TCP are
 //! [`payload`](super::payload)'s subject. A shipped chain is read from its file under
-//! `docs/papers`; only its balancer's protocol is another one, and its NAT's pool has room
-//! for all flows. First each flow is played in both directions, and what comes out is
-//! compared; afterwards no packet may be missing.
+//! `docs/papers`; only its balancer's protocol is another one, and its NAT's pool has
+//! room for all flows. First each flow is played in both directions, and what comes out
+//! is compared; afterwards no packet may be missing.
 
 use crate::bench::datapath::{Alone, Pair, PlaysOnce, Runs};
 use crate::bench::median;
