@@ -143,7 +143,9 @@ fn what_cannot_be_read_is_named() {
     }
     // A file that is named twice takes its room once.
     write(here("most"), "#".repeat(MAX_FILE * 3 / 4)).expect("a file");
-    let text = with("rules: [ 'alert ip any any -> any any (content:\"b\"; sid:9;)' ], rule_files: [ most, most ]");
+    let text = with(
+        "rules: [ 'alert ip any any -> any any (content:\"b\"; sid:9;)' ], rule_files: [ most, most ]",
+    );
     let whole = config::attach(&name, &text).unwrap_or_else(|mistake| panic!("{mistake}"));
     assert!(whole.len() < MAX_FILE && config::read(&name, &whole).is_ok());
     for keys in ["rule_files: local.rules", "rule_files: [ [ local.rules ] ]", "rule_files: [ 5 ]"]
