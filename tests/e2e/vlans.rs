@@ -10,6 +10,7 @@ use holdfast_lab::requirements::*;
 use holdfast_lab::running::RunningBox;
 use holdfast_lab::{Interrupt, Lab, Namespace, Process, until};
 use holdfast_tests::network::{GIVE_UP, HELD_BODY, RECOVERY_LIMIT, hold, socket};
+use holdfast_tests::routers::{BIRD, Router};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{TIMEOUT, binary, frames, tagger};
@@ -35,6 +36,7 @@ pub(crate) fn tests() -> Vec<Test> {
             &[],
             af_xdp_is_not_used_where_it_would_not_see_tags,
         ),
+        light("neighbours_in_vlans", 4, &[BIRD, PING], neighbours_in_vlans),
     ]
 }
 
@@ -92,7 +94,7 @@ struct Trunk {
 }
 
 impl Trunk {
-    fn start(driver: &str, offloads: Offloads, interrupt: &Interrupt) -> Result<Trunk> {
+    fn start(text: &str, offloads: Offloads, interrupt: &Interrupt) -> Result<Trunk> {
         let mut lab = Lab::new(interrupt.clone())?;
         let (router, switch) = (lab.namespace("box")?, lab.namespace("switch")?);
         link::silence(&router)?;
@@ -121,7 +123,7 @@ impl Trunk {
         site.add("held", HELD_BODY)?;
         let addresses = [80, 8081].map(|port| socket(&format!("{SERVER}:{port}")));
         let servers = holdfast_lab::nginx::start_all(&lab, &server, &addresses, &site)?;
-        let running = RunningBox::start(&lab, &router, &binary()?, &configuration(driver))?;
+        let running = RunningBox::start(&lab, &router, &binary()?, text)?;
         Ok(Trunk { running, tagger, _servers: servers, site, clients, switch, router, lab })
     }
 
@@ -158,7 +160,7 @@ fn vlans_of_one_device(
     offloads: Offloads,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let trunk = Trunk::start(driver, offloads, interrupt)?;
+    let trunk = Trunk::start(&configuration(driver), offloads, interrupt)?;
     let sum = trunk.site.add_random("some", 4_000_000)?;
     // Files come whole to clients in every VLAN, while a runtime is killed; kernels at
     // both ends check the checksums.
@@ -267,7 +269,7 @@ fn unknown_vlans_do_not(trunk: &Trunk) -> Result<()> {
 /// A device that takes tags off received frames: AF_XDP would not see them, so AF_PACKET
 /// is used, unless the configuration insists.
 fn af_xdp_is_not_used_where_it_would_not_see_tags(interrupt: &Interrupt) -> Result<()> {
-    let mut trunk = Trunk::start("", Offloads::LeftOn, interrupt)?;
+    let mut trunk = Trunk::start(&configuration(""), Offloads::LeftOn, interrupt)?;
     let status = trunk.running.status()?;
     ensure!(port(&status, "tagged")?.driver == "afpacket", "{status:?}");
     trunk.running.stop(TIMEOUT, interrupt)?;
@@ -275,5 +277,45 @@ fn af_xdp_is_not_used_where_it_would_not_see_tags(interrupt: &Interrupt) -> Resu
         RunningBox::launch(&trunk.lab, &trunk.router, &binary()?, &configuration("afxdp:"))?;
     let ended = refused.process().wait(TIMEOUT, interrupt)?;
     ensure!(!ended.success() && refused.stderr().contains("rxvlan off"), "{}", refused.stderr());
+    Ok(())
+}
+
+/// Neighbour discovery answers in a VLAN. In VLAN 100 within 200 a router speaks BFD with
+/// the box, by IPv4 and by IPv6, for which each has to find the other there; the box
+/// notices its death.
+fn neighbours_in_vlans(interrupt: &Interrupt) -> Result<()> {
+    const SIX: [(&str, &str); 2] =
+        [("2001:db8:1::10", "2001:db8:1::1"), ("2001:db8:3::10", "2001:db8:3::1")];
+    let mut text = configuration("afpacket:");
+    for ((_, own), (_, _, four)) in SIX.iter().zip(&CLIENTS) {
+        text = text.replace(
+            &format!("address: {four}/24"),
+            &format!("address: [{four}/24, \"{own}/64\"]"),
+        );
+    }
+    let peers = [(CLIENTS[1].1, CLIENTS[1].2), SIX[1]];
+    let bfd =
+        peers.map(|(peer, _)| format!("{{ peer: \"{peer}\", interval: 500ms, multiplier: 5 }}"));
+    let end = format!("{}/64\"]", SIX[1].1);
+    text = text.replace(&end, &format!("{end}, bfd: [{}]", bfd.join(", ")));
+    let mut trunk = Trunk::start(&text, Offloads::LeftOn, interrupt)?;
+    for (client, (address, _)) in trunk.clients.iter().zip(SIX) {
+        link::address(client, "eth0", &format!("{address}/64"))?;
+    }
+    trunk.clients[0].run(&format!("ping -n -q -c 3 -i 0.2 -W 5 {}", SIX[0].1))?;
+    let mut router = Router::bird(&trunk.lab, &trunk.clients[1], "eth0", &peers, 500, None)?;
+    let wait_for = |state: &str| {
+        let what = format!("both sessions are {state}");
+        trunk.running.wait_for(&what, TIMEOUT, interrupt, |status| {
+            let bfd = port(status, "twice").map(|port| port.bfd.as_slice()).unwrap_or_default();
+            bfd.len() == 2 && bfd.iter().all(|bfd| bfd.state == state)
+        })
+    };
+    wait_for("Up")?;
+    router.kill()?;
+    let status = wait_for("Down")?;
+    let foreign: u64 = status.ports.iter().filter_map(|port| port.drops.get("unknown_vlan")).sum();
+    ensure!(foreign == 0, "{status:?}");
+    trunk.running.stop(TIMEOUT, interrupt)?;
     Ok(())
 }

@@ -41,15 +41,16 @@ pub(super) fn split(text: &str) -> (&str, Attached) {
 pub fn attach(file: &str, text: &str) -> Result<String, Mistake> {
     let (source, mut raw) = super::parse(file, text)?;
     let mut attached = source.attached().clone();
-    let mut size = source.text().len();
+    // The line of contents takes no more room than each content in a line of its own.
+    let mut size = text.len() + MARK.len() + 2;
     each(&mut raw, source.root(), |value, spot| {
         let Some(path) = value.as_str() else { return Ok(()) };
         if !attached.contains_key(path) {
             let content = content(&spot.beside(path))
                 .map_err(|message| spot.mistake(format!("{path}: {message}")))?;
+            size += json!({ path: content }).to_string().len();
             attached.insert(path.to_owned(), content);
         }
-        size += attached.get(path).map_or(0, String::len);
         if size > MAX_FILE {
             return Err(spot.mistake(format!(
                 "{path}: the configuration and the files up to this one are longer than {} MiB together",

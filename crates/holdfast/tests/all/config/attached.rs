@@ -123,6 +123,7 @@ fn what_cannot_be_read_is_named() {
     sparse.set_len(MAX_FILE as u64 + 1).expect("a size");
     write(here("half"), "#".repeat(MAX_FILE / 2)).expect("a file");
     write(here("other-half"), "#".repeat(MAX_FILE / 2)).expect("a file");
+    write(here("quotes"), "#\"".repeat(MAX_FILE * 3 / 8)).expect("a file");
     for (file, expected) in [
         ("nowhere", "nowhere: No such file"),
         ("directory", "directory: this is a directory"),
@@ -133,12 +134,20 @@ fn what_cannot_be_read_is_named() {
             "half, other-half",
             "other-half: the configuration and the files up to this one are longer than 4 MiB",
         ),
+        ("quotes", "quotes: the configuration and the files up to this one are longer than 4 MiB"),
         ("/dev/zero", "/dev/zero: this is a device"),
     ] {
         let said = said(directory.path(), &name, &with(&format!("rule_files: [ {file} ]")));
         let place = said.strip_prefix("DIR/edge.yaml:11:").unwrap_or_else(|| panic!("{said}"));
         assert!(place.contains(expected), "{said}");
     }
+    // A file that is named twice takes its room once.
+    write(here("most"), "#".repeat(MAX_FILE * 3 / 4)).expect("a file");
+    let text = with(
+        "rules: [ 'alert ip any any -> any any (content:\"b\"; sid:9;)' ], rule_files: [ most, most ]",
+    );
+    let whole = config::attach(&name, &text).unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert!(whole.len() < MAX_FILE && config::read(&name, &whole).is_ok());
     for keys in ["rule_files: local.rules", "rule_files: [ [ local.rules ] ]", "rule_files: [ 5 ]"]
     {
         let said = said(directory.path(), &name, &with(keys));
