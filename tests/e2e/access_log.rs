@@ -48,7 +48,7 @@ fn batch(number: usize) -> Vec<(String, String, bool)> {
     [
         (format!("GET /large?rate={PACE}&batch={number} HTTP/1.1"), format!("{host}\r\n"), true),
         (format!("GET /held?a=\"b\\c'd\"&e=%41%zz;{number} HTTP/1.1"), format!("{host}\r\n"), true),
-        (format!("HEAD /held?{number} HTTP/1.1"), format!("hOST:www.example:80\r\n\r\n"), false),
+        (format!("HEAD /held?{number} HTTP/1.1"), "hOST:www.example:80\r\n\r\n".to_owned(), false),
         (format!("POST /held?chunks={number} HTTP/1.1"), format!("{host}{chunks}"), true),
         (
             format!("PUT /there/{number}/is~no(such)file HTTP/1.1"),
