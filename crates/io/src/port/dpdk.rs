@@ -10,7 +10,7 @@
 
 use super::losses::lose;
 use super::{Loss, Losses, Port, PortError};
-use crate::image::Image;
+use holdfast_shim::Image;
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{BUFFER_LEN, DropCounters, DropReason, HEADROOM, Packet, PacketPool};
