@@ -168,8 +168,11 @@ static int inspect(struct hf_table *table, const struct hf_packet *packet, struc
 		empty(table, slot);
 		slot = NULL;
 	}
-	if (!slot && packet->step == 0)
+	if (!slot && packet->step == 0) {
 		slot = make(table, packet->flow);
+		if (slot && packet->ahead)
+			ndpi_detection_process_packet(module, slot->object, packet->ahead, packet->ahead_len, packet->ms);
+	}
 	if (!slot)
 		return HF_MISSING;
 	slot->steps++;

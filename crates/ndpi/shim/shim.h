@@ -29,10 +29,13 @@ struct hf_verdict {
  * packet of `len` bytes, not a fragment. */
 struct hf_packet {
 	const uint8_t *ip;
+	/* For a new object a packet ahead of this one, of `ahead_len` bytes, or none. */
+	const uint8_t *ahead;
 	uint64_t flow;
 	uint64_t ms;
 	uint32_t step;
 	uint16_t len;
+	uint16_t ahead_len;
 	/* The object gives its last answer with this packet. */
 	uint16_t is_last;
 };

@@ -33,10 +33,12 @@ enum Objects {}
 #[repr(C)]
 struct RawPacket {
     ip: *const u8,
+    ahead: *const u8,
     flow: u64,
     ms: u64,
     step: u32,
     len: u16,
+    ahead_len: u16,
     is_last: u16,
 }
 
@@ -190,6 +192,8 @@ pub struct Inspected<'p> {
     pub ms: u64,
     /// A whole IP packet, not a fragment.
     pub ip: &'p [u8],
+    /// An IP packet that the library gets ahead of the flow's first one.
+    pub ahead: Option<&'p [u8]>,
     /// The flow's last packet that is inspected: the library decides.
     pub is_last: bool,
 }
@@ -220,21 +224,25 @@ impl Table {
     /// Inspects a packet of the flow. `None`: the flow's object is not here, or has seen
     /// other packets.
     pub fn inspect(&mut self, packet: Inspected<'_>) -> Option<Verdict> {
+        let ahead = packet.ahead.unwrap_or_default();
         let raw = RawPacket {
             ip: packet.ip.as_ptr(),
+            ahead: packet.ahead.map_or(core::ptr::null(), <[u8]>::as_ptr),
             flow: packet.flow,
             ms: packet.ms,
             step: packet.step,
             // No IP packet is longer than its field of 16 bits can say.
             len: packet.ip.len().try_into().ok()?,
+            ahead_len: ahead.len().try_into().ok()?,
             is_last: packet.is_last.into(),
         };
         let mut found = RawVerdict::default();
         // SAFETY: the table is one of the shim's, and not deleted before `self` is gone;
-        // `raw` points to `len` bytes, which the library only reads; both structures are
-        // those of shim/shim.h and outlive the call.
-        let result =
-            unsafe { (self.library.inspect)(self.objects.as_ptr(), &raw const raw, &raw mut found) };
+        // `raw` points to `len` bytes, and to `ahead_len` bytes or none, which the library
+        // only reads; both structures are those of shim/shim.h and outlive the call.
+        let result = unsafe {
+            (self.library.inspect)(self.objects.as_ptr(), &raw const raw, &raw mut found)
+        };
         (result != MISSING).then_some(Verdict {
             app: found.app,
             master: found.master,

@@ -26,7 +26,7 @@ fn packet(from_client: bool, sequence: u32, data: &[u8]) -> Vec<u8> {
 }
 
 fn see(table: &mut Table, flow: u64, step: u32, ip: &[u8], is_last: bool) -> Option<Verdict> {
-    table.inspect(Inspected { flow, step, ms: 1000 + u64::from(step), ip, is_last })
+    table.inspect(Inspected { flow, step, ms: 1000 + u64::from(step), ip, ahead: None, is_last })
 }
 
 fn number(at: u64) -> u64 {

@@ -12,7 +12,8 @@
 //!
 //! The library gets packets that carry data: no segment without, no fragment, no packet
 //! with a wrong checksum ([`packet`]). A flow whose handshake alone has been seen has thus
-//! no object, and loses nothing when it moves.
+//! no object, and loses nothing when it moves. With the first data of a connection the
+//! library gets a SYN, made for it, by which it tells client from server.
 //!
 //! In: a flow's packets. Out: the same packets, perhaps marked, or drops. Never: a verdict
 //! that changes when it is decided, a packet that is held.
@@ -23,12 +24,12 @@ mod rule;
 
 pub use config::DpiConfig;
 use holdfast_ndpi::{Inspected, Library, Table, Verdict as Found};
-use holdfast_nf::wire::header::proto;
+use holdfast_nf::wire::header::{proto, tcp_flags};
 use holdfast_nf::{
-    Cache, Cached, ConfigError, Context, Counters, DropReason, NetworkFunction, Open, Opening,
-    Packet, Store, Verdict,
+    Cache, Cached, ConfigError, Context, Counters, Direction, DropReason, NetworkFunction, Open,
+    Opening, Packet, Store, Verdict,
 };
-use packet::Kind;
+use packet::{Kind, Syn};
 use rule::{Action, Rule};
 
 /// nDPI's objects of a runtime's undecided flows.
@@ -80,10 +81,10 @@ enum Event {
 /// How far a flow is.
 mod stage {
     /// The library gets its packets.
-    pub(super) const UNDECIDED: u16 = 0;
+    pub(super) const UNDECIDED: u8 = 0;
     /// Packets of it were forgotten, so the library would not see them all.
-    pub(super) const OUTDATED: u16 = 1;
-    pub(super) const DECIDED: u16 = 2;
+    pub(super) const OUTDATED: u8 = 1;
+    pub(super) const DECIDED: u8 = 2;
 }
 
 holdfast_nf::flow_state! {
@@ -99,7 +100,9 @@ holdfast_nf::flow_state! {
         /// The category.
         pub category: u16,
         /// How far it is.
-        pub stage: u16,
+        pub stage: u8,
+        /// 1 if it is a connection that began with a SYN.
+        pub has_syn: u8,
     }
 }
 
@@ -117,13 +120,10 @@ pub struct Dpi {
 }
 
 /// For each number, the first of these rules that matches it.
-fn first(
-    rules: &[Rule],
-    numbers: usize,
-    matches: impl Fn(&Rule, u16) -> bool,
-) -> Vec<Option<u16>> {
-    let decides =
-        |number| rules.iter().position(|rule| rule.action != Action::Count && matches(rule, number));
+fn first(rules: &[Rule], numbers: usize, matches: impl Fn(&Rule, u16) -> bool) -> Vec<Option<u16>> {
+    let decides = |number| {
+        rules.iter().position(|rule| rule.action != Action::Count && matches(rule, number))
+    };
     (0..numbers as u16).map(|number| decides(number).map(|at| at as u16)).collect()
 }
 
@@ -137,8 +137,7 @@ impl Dpi {
         }
         let of = |rules: &[Option<u16>], number: u16| rules.get(usize::from(number)).copied()?;
         let app = of(&self.by_protocol, flow.app);
-        let master =
-            if flow.master == 0 { None } else { of(&self.by_protocol, flow.master) };
+        let master = if flow.master == 0 { None } else { of(&self.by_protocol, flow.master) };
         let category = of(&self.by_category, flow.category);
         let rule = [app, master, category].into_iter().flatten().min()?;
         let rule = usize::from(rule);
@@ -188,11 +187,15 @@ impl Dpi {
             self.config.other_packets
         };
         let (objects, step) = shared.objects.step(&mut flow.object, cx);
+        let has_syn = flow.has_syn != 0 && step.before == 0;
+        let is_from_client = cx.direction() == Direction::Forward;
+        let syn = if has_syn { Syn::of(packet, is_from_client) } else { None };
         let inspected = Inspected {
             flow: step.flow,
             step: step.before,
             ms: cx.now() / 1_000_000,
             ip,
+            ahead: syn.as_ref().map(Syn::bytes),
             is_last: step.before.saturating_add(1) >= most,
         };
         let is_outdated = flow.stage == stage::OUTDATED;
@@ -252,11 +255,12 @@ impl NetworkFunction for Dpi {
 
     fn open(
         &self,
-        _packet: &Packet,
+        packet: &Packet,
         _shared: &mut DpiCounts,
         _cx: &mut Opening<'_>,
     ) -> Open<Classified> {
-        Open::Accept(Classified::default())
+        let has_syn = packet.tcp().is_some_and(|tcp| tcp.flags & tcp_flags::SYN != 0);
+        Open::Accept(Classified { has_syn: has_syn.into(), ..Classified::default() })
     }
 
     #[inline]

@@ -3,8 +3,8 @@
 use crate::firewall::Action as Verdict;
 use crate::qos_marker::{DscpConfig, Mark};
 use crate::rule_text::{RuleText, words};
-use holdfast_nf::ConfigError;
 use holdfast_ndpi::Library;
+use holdfast_nf::ConfigError;
 
 /// The action of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +82,7 @@ impl Rule {
         let (offset, names) = next(&format!("`{kind}` needs a name behind it"))?;
         let mut at = offset;
         for name in names.split('|') {
-            let number =
-                if is_protocol { library.protocol(name) } else { library.category(name) };
+            let number = if is_protocol { library.protocol(name) } else { library.category(name) };
             let number = number.ok_or_else(|| {
                 let known = if is_protocol { library.protocols() } else { library.categories() };
                 written.error(at, unknown(kind, name, known))

@@ -14,9 +14,9 @@ use super::raw::{
 };
 use holdfast_functions::catalog;
 use holdfast_functions::{
-    ClassConfig, DemoteConfig, DpiConfig, FirewallConfig, ForwardConfig, HttpConfig, IpsConfig, LimitConfig,
-    LoadBalancerConfig, MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig,
-    RateLimiterConfig, TagConfig, Timeouts, VlanClassConfig, VlanFunctionConfig,
+    ClassConfig, DemoteConfig, DpiConfig, FirewallConfig, ForwardConfig, HttpConfig, IpsConfig,
+    LimitConfig, LoadBalancerConfig, MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig,
+    QosMarkerConfig, RateLimiterConfig, TagConfig, Timeouts, VlanClassConfig, VlanFunctionConfig,
 };
 use serde_json::Value;
 
