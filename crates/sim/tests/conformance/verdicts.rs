@@ -1,0 +1,111 @@
+//! A function with a library, whose objects of flows are no state: `dpi`. What it has
+//! decided of a flow, and what its packets have shown of it, stays.
+
+use crate::sweep::by_flow;
+use crate::{MILLISECOND, Mix, READY, check_basics, check_finished, require, scenario, sweep};
+use holdfast_sim::{Connection, Fault, How, Inserted, Outcome, Plan, Scenario, play};
+use holdfast_wire::header::proto;
+use serde_json::json;
+use std::sync::LazyLock;
+
+/// DSCPs: `ef` and `af21`.
+const KNOWN: u8 = 46;
+const UNKNOWN: u8 = 18;
+/// Packets of a flow that the library gets.
+const INSPECTED: u32 = 6;
+
+/// Echoes are known by their first packet. The datagrams of worlds are of no protocol: the
+/// library gives up.
+static DPI: LazyLock<Inserted> = LazyLock::new(|| Inserted {
+    name: "dpi".to_owned(),
+    config: json!({
+        "rules": ["mark ef protocol ICMP", "mark af21 protocol Unknown"],
+        "other_packets": INSPECTED,
+    }),
+});
+
+/// The DSCPs of the packets of each direction of each flow, in order, and its protocol.
+fn marks(outcome: &Outcome) -> Vec<(u8, Vec<u8>)> {
+    let of = |frames: Vec<&[u8]>| frames.iter().map(|frame| frame[15] >> 2).collect();
+    by_flow(&outcome.released).into_iter().map(|((_, of_ip), all)| (of_ip, of(all))).collect()
+}
+
+/// True if a packet has another mark than one of its flow's before, that showed a decision.
+fn is_forgotten(marks: &[u8]) -> bool {
+    let decided = marks.iter().position(|mark| *mark != 0).unwrap_or(marks.len());
+    marks[decided..].iter().any(|mark| *mark != marks[decided])
+}
+
+/// Flows are decided, and marked by it. A runtime is killed between any two events: a flow
+/// that is decided keeps its protocol, and an undecided one gets the one that it would
+/// have got, or is unknown. The same sweep must see decisions that are forgotten if packets
+/// do not wait for their flow's state.
+pub(crate) fn verdicts(mix: Mix) -> Result<(), String> {
+    let connections: Vec<Connection> = (0u64..9)
+        .map(|number| Connection {
+            ping: number % 3 == 2,
+            packets: 10,
+            start: READY + number * 3 * MILLISECOND,
+            pause: (2 + number) * MILLISECOND,
+            ..Connection::default()
+        })
+        .collect();
+    let plan = Plan {
+        connections,
+        calm: true,
+        strict: mix.preset.is_strict(),
+        lasts: 8_000 * MILLISECOND,
+        ..Plan::default()
+    };
+    let inserted = Scenario { inserted: Some(&DPI), ..scenario(61, mix) };
+    let undisturbed = play(inserted, plan.clone());
+    check_basics(mix, &plan, &undisturbed)?;
+    check_finished(mix, &plan, &undisturbed)?;
+    let mut directions = [0; 2];
+    for (protocol, marks) in marks(&undisturbed) {
+        let is_echo = protocol == proto::ICMP;
+        directions[usize::from(is_echo)] += 1;
+        let known = if is_echo { KNOWN } else { UNKNOWN };
+        let before = marks.iter().take_while(|mark| **mark == 0).count();
+        require!(
+            marks[before..].iter().all(|mark| *mark == known)
+                && if is_echo { before == 0 } else { (1..INSPECTED as usize).contains(&before) },
+            "protocol {protocol} is marked {marks:?}"
+        );
+    }
+    require!(directions == [12, 6], "{directions:?} directions of flows");
+    let mut decided_later = 0;
+    sweep(inserted, &plan, How::Kill, 7, |plan, outcome| {
+        check_basics(mix, plan, &outcome)?;
+        for (protocol, marks) in marks(&outcome) {
+            let is_echo = protocol == proto::ICMP;
+            let may_be = |mark: &u8| {
+                *mark == UNKNOWN && (!is_echo || mix.preset.may_forget() > 0)
+                    || *mark == if is_echo { KNOWN } else { 0 }
+            };
+            require!(
+                marks.iter().all(may_be),
+                "{:?}: protocol {protocol} is marked {marks:?}",
+                plan.steps
+            );
+            if mix.preset.is_strict() {
+                require!(!is_forgotten(&marks), "{:?}: {marks:?}", plan.steps);
+            }
+            decided_later +=
+                usize::from(!is_echo && marks.contains(&0) && marks.contains(&UNKNOWN));
+        }
+        Ok(())
+    })?;
+    require!(decided_later > 20 / mix.every(), "only {decided_later} flows were decided");
+    if !mix.preset.is_strict() {
+        return Ok(());
+    }
+    let mut forgotten = 0;
+    let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..inserted };
+    sweep(planted, &plan, How::Kill, 7, |_, outcome| {
+        forgotten += marks(&outcome).iter().filter(|(_, marks)| is_forgotten(marks)).count();
+        Ok(())
+    })?;
+    require!(forgotten > 0, "no kill was seen to lose what had been decided");
+    Ok(())
+}
