@@ -31,7 +31,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 /// The office with one function in its chain.
-fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
+pub(crate) fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
     let options = Options::protected(Chain::Plain);
     let functions = format!("functions:\n      - {function}");
     let text = options.configuration().replace("functions: [forward]", &functions);
@@ -39,21 +39,21 @@ fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
 }
 
 /// A listening port of the server.
-struct Service {
+pub(crate) struct Service {
     at: SocketAddr,
     listener: TcpListener,
     next: u16,
 }
 
 impl Service {
-    fn new(network: &Network, port: u16) -> Result<Service> {
+    pub(crate) fn new(network: &Network, port: u16) -> Result<Service> {
         let at = SocketAddr::new(ip(SERVER), port);
         let listener = listen(&network.topology.server, at)?;
         Ok(Service { at, listener, next: 100 * port })
     }
 
     /// Opens a connection from the client, and returns its two ends.
-    fn connect(&mut self, network: &Network) -> Result<(TcpStream, TcpStream)> {
+    pub(crate) fn connect(&mut self, network: &Network) -> Result<(TcpStream, TcpStream)> {
         self.next += 1;
         let from = SocketAddr::new(ip(CLIENT), self.next);
         let client = begin(&network.topology.client, from, self.at)?;
@@ -63,7 +63,7 @@ impl Service {
 }
 
 /// Sends bytes that must arrive.
-fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
+pub(crate) fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
     from.write_all(bytes)?;
     let mut came = vec![0; bytes.len()];
     to.read_exact(&mut came)?;
@@ -72,7 +72,7 @@ fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
 }
 
 /// Sends bytes that must not arrive. The counter of `rule` must increase.
-fn send_refused(
+pub(crate) fn send_refused(
     network: &Network,
     mut from: &TcpStream,
     mut to: &TcpStream,

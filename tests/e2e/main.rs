@@ -7,6 +7,7 @@ mod bfd;
 mod chains;
 mod conntrack;
 mod coordinator;
+mod dpi;
 mod etcd;
 mod example;
 mod failover;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         ("chains", chains::tests()),
         ("conntrack", conntrack::tests()),
         ("coordinator", coordinator::tests()),
+        ("dpi", dpi::tests()),
         ("etcd", etcd::tests()),
         ("example", example::tests()),
         ("failover", failover::tests()),

@@ -3,7 +3,7 @@
 
 use crate::sweep::by_flow;
 use crate::{MILLISECOND, Mix, READY, check_basics, check_finished, require, scenario, sweep};
-use holdfast_sim::{Connection, Fault, How, Inserted, Outcome, Plan, Scenario, play};
+use holdfast_sim::{Connection, End, Fault, How, Inserted, Outcome, Plan, Scenario, play};
 use holdfast_wire::header::proto;
 use serde_json::json;
 use std::sync::LazyLock;
@@ -23,6 +23,13 @@ static DPI: LazyLock<Inserted> = LazyLock::new(|| Inserted {
         "other_packets": INSPECTED,
     }),
 });
+
+/// The ends of a connection: a server answers echoes at the client's identifier and 8.
+fn ends(number: u8, ping: bool) -> (End, End) {
+    let port = 1000 + u16::from(number);
+    let there = if ping { port + 8 } else { 9000 };
+    (([10, 0, 0, 2 + number], port), ([192, 0, 2, 20], there))
+}
 
 /// The DSCPs of the packets of each direction of each flow, in order, and its protocol.
 fn marks(outcome: &Outcome) -> Vec<(u8, Vec<u8>)> {
@@ -47,6 +54,7 @@ pub(crate) fn verdicts(mix: Mix) -> Result<(), String> {
             packets: 10,
             start: READY + number * 3 * MILLISECOND,
             pause: (2 + number) * MILLISECOND,
+            ends: Some(ends(number as u8, number % 3 == 2)),
             ..Connection::default()
         })
         .collect();
