@@ -127,12 +127,18 @@ fn a_crash_of_the_library_ends_two_runtimes_and_no_third(interrupt: &Interrupt) 
     let mut service = Service::new(&network, 81)?;
     let other = service.connect(&network)?;
     send(&other.0, &other.1, b"hello")?;
-    network.wait_protected()?;
+    let server = network.topology.server.enter(|| UdpSocket::bind(format!("{SERVER}:7000")))??;
+    server.set_read_timeout(Some(GIVE_UP))?;
     let client = network.topology.client.enter(|| -> Result<UdpSocket> {
         let socket = UdpSocket::bind(format!("{CLIENT}:7000"))?;
         socket.connect(format!("{SERVER}:7000"))?;
         Ok(socket)
     })??;
+    // The flow is there, and nothing of it has been inspected: the heir asks the library,
+    // too.
+    client.send(b"")?;
+    server.recv(&mut [0; 8])?;
+    network.wait_protected()?;
     client.send(b"<crash!>")?;
     let set_aside = |status: &Status| {
         status.drops.get("quarantined") == Some(&1)

@@ -9,9 +9,9 @@
 //! packets that the flow's state has counted; if not, [`Table::inspect`] says that it is
 //! missing.
 //!
-//! In: whole IP packets, a flow's number, the number of its packets before. Out: verdicts,
-//! names. Never: a structure of nDPI's, a packet that is shorter than its headers, memory
-//! beyond the table's limits.
+//! In: whole IP packets, a flow's number, the number of its packets before. Out:
+//! verdicts, names. Never: a structure of nDPI's, a packet that is shorter than its
+//! headers, memory beyond the table's limits.
 
 use holdfast_shim::Image;
 use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
@@ -108,7 +108,8 @@ fn load() -> Result<Library, String> {
     if found != ABI {
         return Err(format!("the nDPI shim's ABI is {found}, not {ABI}: build again"));
     }
-    // SAFETY: as above; the shim takes its own lock. This is called once, under LIBRARY's.
+    // SAFETY: as above; the shim takes its own lock. This is called once, under
+    // LIBRARY's.
     if unsafe { object.get::<StartFn>(b"hf_start\0").map_err(missing)?() } != 0 {
         return Err("nDPI does not start: it gets no memory".to_owned());
     }
@@ -238,8 +239,9 @@ impl Table {
         };
         let mut found = RawVerdict::default();
         // SAFETY: the table is one of the shim's, and not deleted before `self` is gone;
-        // `raw` points to `len` bytes, and to `ahead_len` bytes or none, which the library
-        // only reads; both structures are those of shim/shim.h and outlive the call.
+        // `raw` points to `len` bytes, and to `ahead_len` bytes or none, which the
+        // library only reads; both structures are those of shim/shim.h and outlive the
+        // call.
         let result = unsafe {
             (self.library.inspect)(self.objects.as_ptr(), &raw const raw, &raw mut found)
         };

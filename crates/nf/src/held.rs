@@ -1,17 +1,18 @@
 //! A flow's holdings of shared state, given by the types of its state's fields.
 //!
 //! Theory of operation. A [`Leased`] field has a number of a pool; a [`Counted`] field
-//! counts the flow in an item of a gauge; a [`Cached`] field names an object of a cache. All
-//! name the pool, gauge or cache by a type of the author's, by which [`Holds::follow`] finds it. All else follows from four events
-//! ([`FlowEvent`]): an accepted flow's holdings count from then on, a flow that ends
-//! gives them back, a flow from elsewhere brings them along, and a flow that leaves takes
-//! them away. Functions do nothing for any of these.
+//! counts the flow in an item of a gauge; a [`Cached`] field names an object of a cache.
+//! All name the pool, gauge or cache by a type of the author's, by which
+//! [`Holds::follow`] finds it. All else follows from four events ([`FlowEvent`]): an
+//! accepted flow's holdings count from then on, a flow that ends gives them back, a flow
+//! from elsewhere brings them along, and a flow that leaves takes them away. Functions do
+//! nothing for any of these.
 //!
 //! Leases and counts cannot be made except where a flow is opened ([`Opening`]). Neither
-//! can be copied except by reading a state's bytes, and no call gives one back, so nothing is given
-//! back twice. A state with a number that was not leased for it is refused: that panics.
-//! Leases that `open` takes and does not put into the flow's state go back when it
-//! returns.
+//! can be copied except by reading a state's bytes, and no call gives one back, so
+//! nothing is given back twice. A state with a number that was not leased for it is
+//! refused: that panics. Leases that `open` takes and does not put into the flow's state
+//! go back when it returns.
 
 use crate::shared::{Cache, CacheStep, Gauge, Pool, Store};
 use crate::{Context, Opening};

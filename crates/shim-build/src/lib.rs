@@ -1,10 +1,10 @@
-//! Compiles C halves, for build scripts: each becomes a shared object of its own, which its
-//! crate embeds and loads when it is asked for. If the development files of its library are
-//! missing, there is no object, and the crate embeds the reason.
+//! Compiles C halves, for build scripts: each becomes a shared object of its own, which
+//! its crate embeds and loads when it is asked for. If the development files of its
+//! library are missing, there is no object, and the crate embeds the reason.
 //!
 //! In: sources, and a module of pkg-config. Out: a file `NAME_shim.rs` in `OUT_DIR` with
-//! `IMAGE` and `ABSENT`, and the cfg `holdfast_NAME` if there is an object. Never: a build
-//! that fails for want of a library.
+//! `IMAGE` and `ABSENT`, and the cfg `holdfast_NAME` if there is an object. Never: a
+//! build that fails for want of a library.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a build script speaks to cargo so")]
 

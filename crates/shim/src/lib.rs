@@ -1,8 +1,8 @@
-//! Shared objects inside this program's file, laid out for the dynamic linker: the C halves
-//! of what is bound to a C library (`holdfast-shim-build` makes them).
+//! Shared objects inside this program's file, laid out for the dynamic linker: the C
+//! halves of what is bound to a C library (`holdfast-shim-build` makes them).
 //!
-//! In: the bytes of a shared object. Out: a path to load it from. Never: the loading itself,
-//! which is unsafe.
+//! In: the bytes of a shared object. Out: a path to load it from. Never: the loading
+//! itself, which is unsafe.
 #![forbid(unsafe_code)]
 
 use rustix::fd::{AsRawFd, OwnedFd};

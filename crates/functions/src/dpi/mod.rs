@@ -6,17 +6,17 @@
 //! ([`Cache`]), freed as soon as the flow is decided. The result is the flow's state:
 //! protocols, category, packets inspected, whether it is decided. So a decided flow keeps
 //! its protocol wherever it goes, and never meets the library again. A flow that is
-//! undecided when its object is gone (it moved, or its runtime died, or there was no room)
-//! is decided by what was known by then: a protocol, or none. Each inspected packet is
-//! non-deterministic, so that protections save the result instead of inspecting again.
+//! undecided when its object is gone (it moved, or its runtime died, or there was no
+//! room) is decided by what was known by then: a protocol, or none. Each inspected packet
+//! is non-deterministic, so that protections save the result instead of inspecting again.
 //!
 //! The library gets packets that carry data: no segment without, no fragment, no packet
-//! with a wrong checksum ([`packet`]). A flow whose handshake alone has been seen has thus
-//! no object, and loses nothing when it moves. With the first data of a connection the
-//! library gets a SYN, made for it, by which it tells client from server.
+//! with a wrong checksum ([`packet`]). A flow whose handshake alone has been seen has
+//! thus no object, and loses nothing when it moves. With the first data of a connection
+//! the library gets a SYN, made for it, by which it tells client from server.
 //!
-//! In: a flow's packets. Out: the same packets, perhaps marked, or drops. Never: a verdict
-//! that changes when it is decided, a packet that is held.
+//! In: a flow's packets. Out: the same packets, perhaps marked, or drops. Never: a
+//! verdict that changes when it is decided, a packet that is held.
 
 mod config;
 mod packet;
@@ -73,8 +73,8 @@ enum Event {
     GivenUp,
     /// Flows that were decided without the library, because its object was missing.
     CutShort,
-    /// Packets of undecided flows that the library does not get: fragments, and those with
-    /// a wrong checksum.
+    /// Packets of undecided flows that the library does not get: fragments, and those
+    /// with a wrong checksum.
     NotInspected,
 }
 
@@ -161,10 +161,11 @@ impl Dpi {
             {
                 shared.rules.add(at, 1);
                 if rule.action != Action::Count {
-                    break;
+                    return;
                 }
             }
         }
+        shared.rules.add(self.rules.len(), 1);
     }
 
     /// Gives a packet of an undecided flow to the library.
@@ -245,9 +246,10 @@ impl NetworkFunction for Dpi {
     fn shared(&self) -> DpiCounts {
         let bytes = u64::from(self.config.memory_mib) << 20;
         let table = self.library.table(self.config.undecided_flows, bytes);
+        let rules = self.rules.iter().map(|rule| rule.text.as_str());
         DpiCounts {
             protocols: Counters::new(self.library.protocols()),
-            rules: Counters::new(self.rules.iter().map(|rule| rule.text.as_str())),
+            rules: Counters::new(rules.chain(["default"])),
             inspection: Counters::new(EVENTS),
             objects: Cache::new(Objects(table)),
         }

@@ -36,16 +36,16 @@ pub(super) fn kind(packet: &Packet) -> Kind<'_> {
     }
 }
 
-/// The first packet of a connection, as far as the library cares: a SYN from the side that
-/// opened it.
+/// The first packet of a connection, as far as the library cares: a SYN from the side
+/// that opened it.
 pub(super) struct Syn {
     bytes: [u8; 60],
     len: usize,
 }
 
 impl Syn {
-    /// That of the connection to which this segment belongs. nDPI learns from it which side
-    /// is the client, also where the server speaks first.
+    /// That of the connection to which this segment belongs. nDPI learns from it which
+    /// side is the client, also where the server speaks first.
     pub(super) fn of(packet: &Packet, is_from_client: bool) -> Option<Syn> {
         let (tcp, ip) = (packet.tcp()?, packet.bytes().get(usize::from(packet.layers.l3)..)?);
         let (mut bytes, header, addresses) = match packet.layers.network {

@@ -159,7 +159,8 @@ fn a_handshake_may_move() {
     }
 }
 
-/// An undecided flow that moves is decided by what is known of it: nothing. It is counted.
+/// An undecided flow that moves is decided by what is known of it: nothing. It is
+/// counted.
 #[test]
 fn an_undecided_flow_that_moves_is_unknown() {
     let mut talk = talk(&config(&["mark ef protocol Unknown"]));

@@ -1,11 +1,12 @@
 //! Objects that something else than the system keeps for flows: those of a library.
 //!
 //! Theory of operation. An object cannot be copied, and is no state: a flow that comes
-//! from another runtime brings none along. The flow's state has a [`Cached`] field instead,
-//! which names the object and counts its steps. The store must refuse a flow whose object
-//! is missing or has taken another number of steps. The function then goes on without it,
-//! from what the flow's state says. The chain ends the objects of flows that end or leave;
-//! what else is left over (of a flow whose packet was undone, say) makes room for others.
+//! from another runtime brings none along. The flow's state has a [`Cached`] field
+//! instead, which names the object and counts its steps. The store must refuse a flow
+//! whose object is missing or has taken another number of steps. The function then goes
+//! on without it, from what the flow's state says. The chain ends the objects of flows
+//! that end or leave; what else is left over (of a flow whose packet was undone, say)
+//! makes room for others.
 //!
 //! Each step marks its packet non-deterministic: a replay elsewhere would not have the
 //! object. Protections therefore save the resulting state, and never repeat the step.
