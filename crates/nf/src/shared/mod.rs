@@ -1,10 +1,10 @@
 //! State that many flows share, declared by type.
 //!
 //! A function names what it needs: a [`Pool`] of numbers to lease, [`Counters`] that only
-//! grow, a [`Gauge`] of flows per item, a [`Table`], a [`Log`], a [`Cache`] of a library's
-//! objects, or a [`ReadOnly`] value.
-//! The chain's protection decides where each lives (in this runtime's own partition, or
-//! at a state server) by the backend that it attaches; the function cannot tell.
+//! grow, a [`Gauge`] of flows per item, a [`Table`], a [`Log`], a [`Cache`] of a
+//! library's objects, or a [`ReadOnly`] value. The chain's protection decides where each
+//! lives (in this runtime's own partition, or at a state server) by the backend that it
+//! attaches; the function cannot tell.
 
 mod cache;
 mod log;
