@@ -1,7 +1,7 @@
 //! `dpi` and its library: protocols are known, and rules about them kept, while runtimes
 //! die; a crash inside the library is that of a runtime.
 
-use crate::inspection::{Service, network, send, send_refused};
+use crate::inspection::{Service, network, network_under, send, send_refused};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Protected, Status};
 use holdfast_lab::requirements::*;
@@ -10,6 +10,7 @@ use holdfast_tests::network::{
     CLIENT, Chain, GIVE_UP, Network, Options, PATIENT, SERVER, ip, socket,
 };
 use holdfast_tests::runner::{Test, light};
+use holdfast_tests::standby::{LOCAL, kill_worker};
 use holdfast_tests::verdict::ensure_unbroken;
 use std::fs;
 use std::net::UdpSocket;
@@ -25,6 +26,12 @@ pub(crate) fn tests() -> Vec<Test> {
             3,
             &[NGINX, DIG, DNSMASQ],
             protocols_are_known_whatever_dies,
+        ),
+        light(
+            "a_standby_has_no_object_of_its_worker",
+            3,
+            &[],
+            a_standby_has_no_object_of_its_worker,
         ),
         light(
             "a_crash_of_the_library_ends_two_runtimes_and_no_third",
@@ -91,6 +98,40 @@ fn protocols_are_known_whatever_dies(interrupt: &Interrupt) -> Result<()> {
     ensure!(count(&status, "inspection", "inspected") > 0, "{:?}", status.statistics);
     ensure_unbroken(&held, interrupt)?;
     drop(held);
+    network.stop()
+}
+
+/// Workers are killed, and their standbys go on with the same memory, which has nothing of
+/// the library's: what was decided stays, what had only shaken hands is recognised, and
+/// what nDPI had begun to look at is unknown.
+fn a_standby_has_no_object_of_its_worker(interrupt: &Interrupt) -> Result<()> {
+    let function = format!("dpi: {{ rules: ['{RULE}', 'deny protocol Unknown'] }}");
+    let network = network_under(LOCAL, &function, interrupt)?;
+    let mut service = Service::new(&network, 81)?;
+    let mut connect = || service.connect(&network);
+    let (refused, silent, page) = (connect()?, connect()?, connect()?);
+    let noise = (0..6).map(|_| connect()).collect::<Result<Vec<_>>>()?;
+    send_refused(&network, &refused.1, &refused.0, BANNER, RULE)?;
+    send(&page.0, &page.1, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    for (client, server) in &noise {
+        send(client, server, b"\x01\x02\x03 of no protocol")?;
+    }
+    for id in network.running.status()?.runtimes().map(|one| one.id).collect::<Vec<_>>() {
+        let of_runtime = |status: &Status| {
+            let process = status.runtime(id).context("it is there")?.clone();
+            let standby = process.local_standby.clone().context("it has a standby")?;
+            Ok((process, standby))
+        };
+        kill_worker(&network, of_runtime, interrupt)?;
+    }
+    send_refused(&network, &silent.1, &silent.0, BANNER, RULE)?;
+    send(&page.1, &page.0, b"HTTP/1.1 204 No Content\r\n\r\n")?;
+    for (client, server) in &noise {
+        send_refused(&network, server, client, b"\x04\x05", "deny protocol Unknown")?;
+    }
+    let status = network.running.status()?;
+    ensure!(count(&status, "inspection", "cut_short") >= 6, "{:?}", status.statistics);
+    ensure!(status.failovers.is_empty(), "{:?}", status.failovers);
     network.stop()
 }
 

@@ -32,7 +32,16 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// The office with one function in its chain.
 pub(crate) fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
-    let options = Options::protected(Chain::Plain);
+    network_under("nfvactor", function, interrupt)
+}
+
+/// The same under another protection.
+pub(crate) fn network_under(
+    protection: &'static str,
+    function: &str,
+    interrupt: &Interrupt,
+) -> Result<Network> {
+    let options = Options { protection, ..Options::protected(Chain::Plain) };
     let functions = format!("functions:\n      - {function}");
     let text = options.configuration().replace("functions: [forward]", &functions);
     Network::start_with(&options, &text, interrupt)
