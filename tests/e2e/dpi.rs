@@ -101,9 +101,9 @@ fn protocols_are_known_whatever_dies(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Workers are killed, and their standbys go on with the same memory, which has nothing of
-/// the library's: what was decided stays, what had only shaken hands is recognised, and
-/// what nDPI had begun to look at is unknown.
+/// Workers are killed, and their standbys go on with the same memory, which has nothing
+/// of the library's: what was decided stays, what had only shaken hands is recognised,
+/// and what nDPI had begun to look at is unknown.
 fn a_standby_has_no_object_of_its_worker(interrupt: &Interrupt) -> Result<()> {
     let function = format!("dpi: {{ rules: ['{RULE}', 'deny protocol Unknown'] }}");
     let network = network_under(LOCAL, &function, interrupt)?;
