@@ -17,16 +17,18 @@ log=$tools_root/setup.log
 demo_packages=(ca-certificates gcc libc6-dev make)
 demo_packages+=(ethtool iproute2 nftables)
 demo_packages+=(curl nginx-light)
-# For DPDK ports, with all of DPDK's drivers; for control messages by libfabric; more to talk through
-# networks; routers next door; where coordinators elect one; what state servers are compared with.
+# For DPDK ports, with all of DPDK's drivers; for control messages by libfabric; for the function `dpi`; more
+# to talk through networks; routers next door; where coordinators elect one; what state servers are compared with.
 gate_packages=(libdpdk-dev pkg-config)
 gate_packages+=(libfabric-dev)
+gate_packages+=(libndpi-dev)
 gate_packages+=(bind9-dnsutils dnsmasq-base git iperf3 iputils-ping openssl traceroute util-linux wrk)
 gate_packages+=(bird2 frr)
 gate_packages+=(etcd-server)
 gate_packages+=(redis-server)
-# For libFuzzer, which is C++; what captures for the comparison with Suricata are recorded with.
+# For libFuzzer, which is C++; what captures for the comparisons with Suricata and ndpiReader are recorded with.
 soak_packages=(g++)
+soak_packages+=(libndpi-bin)
 soak_packages+=(netcat-openbsd openssh-client openssh-server python3-pyftpdlib tcpdump tnftp)
 # From bookworm-backports, with the library that it needs from there: the versions that the checked-in alerts
 # are of.

@@ -40,7 +40,16 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// The office with one function in its chain.
 pub(crate) fn network(function: &str, interrupt: &Interrupt) -> Result<Network> {
-    let options = Options::protected(Chain::Plain);
+    network_under("nfvactor", function, interrupt)
+}
+
+/// The same under another protection.
+pub(crate) fn network_under(
+    protection: &'static str,
+    function: &str,
+    interrupt: &Interrupt,
+) -> Result<Network> {
+    let options = Options { protection, ..Options::protected(Chain::Plain) };
     let functions = format!("functions:\n      - {function}");
     let text = options.configuration().replace("functions: [forward]", &functions);
     Network::start_with(&options, &text, interrupt)
@@ -71,7 +80,7 @@ impl Service {
 }
 
 /// Sends bytes that must arrive.
-fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
+pub(crate) fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
     from.write_all(bytes)?;
     let mut came = vec![0; bytes.len()];
     to.read_exact(&mut came)?;
@@ -80,7 +89,7 @@ fn send(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
 }
 
 /// Sends bytes that must not arrive. The counter of `rule` must increase.
-fn send_refused(
+pub(crate) fn send_refused(
     network: &Network,
     mut from: &TcpStream,
     mut to: &TcpStream,

@@ -8,6 +8,7 @@ mod bfd;
 mod chains;
 mod conntrack;
 mod coordinator;
+mod dpi;
 mod etcd;
 mod example;
 mod failover;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         ("chains", chains::tests()),
         ("conntrack", conntrack::tests()),
         ("coordinator", coordinator::tests()),
+        ("dpi", dpi::tests()),
         ("etcd", etcd::tests()),
         ("example", example::tests()),
         ("failover", failover::tests()),

@@ -60,6 +60,7 @@ fn entries() -> Vec<Entry> {
         entry::<crate::RateLimiter>(),
         entry::<crate::Http>(),
         entry::<crate::Ips>(),
+        entry::<crate::Dpi>(),
     ];
     let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
     shipped.into_iter().chain(added.iter().copied()).collect()

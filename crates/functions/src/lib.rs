@@ -6,6 +6,7 @@
 
 pub mod catalog;
 mod classes;
+mod dpi;
 mod firewall;
 mod forward;
 mod http;
@@ -24,6 +25,7 @@ mod tcp;
 mod tracked;
 mod vlan;
 
+pub use dpi::{Dpi, DpiConfig};
 pub use firewall::{Firewall, FirewallConfig, take_log};
 pub use forward::{Forward, ForwardConfig};
 pub use http::{Http, HttpConfig, HttpCounts, HttpFlow, HttpLog};

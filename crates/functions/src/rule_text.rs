@@ -6,6 +6,11 @@
 use holdfast_nf::ConfigError;
 use holdfast_wire::selector::SelectorError;
 
+/// Words with their offsets.
+pub(crate) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.split_whitespace().map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word))
+}
+
 /// A rule's text; see the module.
 pub(crate) struct RuleText<'t> {
     at: usize,

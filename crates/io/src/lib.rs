@@ -21,7 +21,6 @@ pub mod doorbell;
 #[cfg(not(loom))]
 mod heartbeat;
 #[cfg(not(loom))]
-mod image;
 #[cfg(not(loom))]
 mod mailbox;
 #[cfg(not(loom))]

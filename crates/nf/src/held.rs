@@ -1,20 +1,21 @@
 //! A flow's holdings of shared state, given by the types of its state's fields.
 //!
 //! Theory of operation. A [`Leased`] field has a number of a pool; a [`Counted`] field
-//! counts the flow in an item of a gauge. Both name the pool or gauge by a type of the
-//! author's, by which [`Holds::follow`] finds it. All else follows from four events
-//! ([`FlowEvent`]): an accepted flow's holdings count from then on, a flow that ends
-//! gives them back, a flow from elsewhere brings them along, and a flow that leaves takes
-//! them away. Functions do nothing for any of these.
+//! counts the flow in an item of a gauge; a [`Cached`] field names an object of a cache.
+//! All name the pool, gauge or cache by a type of the author's, by which
+//! [`Holds::follow`] finds it. All else follows from four events ([`FlowEvent`]): an
+//! accepted flow's holdings count from then on, a flow that ends gives them back, a flow
+//! from elsewhere brings them along, and a flow that leaves takes them away. Functions do
+//! nothing for any of these.
 //!
-//! Neither can be made except where a flow is opened ([`Opening`]). Neither can be copied
-//! except by reading a state's bytes, and no call gives one back, so nothing is given
-//! back twice. A state with a number that was not leased for it is refused: that panics.
-//! Leases that `open` takes and does not put into the flow's state go back when it
-//! returns.
+//! Leases and counts cannot be made except where a flow is opened ([`Opening`]). Neither
+//! can be copied except by reading a state's bytes, and no call gives one back, so
+//! nothing is given back twice. A state with a number that was not leased for it is
+//! refused: that panics. Leases that `open` takes and does not put into the flow's state
+//! go back when it returns.
 
-use crate::Opening;
-use crate::shared::{Gauge, Pool};
+use crate::shared::{Cache, CacheStep, Gauge, Pool, Store};
+use crate::{Context, Opening};
 use core::fmt;
 use core::marker::PhantomData;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -93,6 +94,64 @@ impl<G> fmt::Debug for Counted<G> {
     }
 }
 
+/// The name of an object in the [`Cache`](crate::Cache) of `S`, and the number of its
+/// steps: 16 bytes of a flow's state.
+///
+/// The object itself is where it was made, and only as long as the flow is there.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(transparent)]
+pub struct Cached<S> {
+    /// The flow's number and the steps; zero before the first step.
+    words: [u64; 2],
+    store: PhantomData<fn() -> S>,
+}
+
+impl<S> Cached<S> {
+    /// The number of steps so far.
+    #[inline]
+    pub fn steps(&self) -> u32 {
+        self.words[1] as u32
+    }
+
+    /// The flow's number, if there has been a step.
+    pub(crate) fn number(&self) -> Option<u64> {
+        (self.words[0] != 0).then_some(self.words[0])
+    }
+
+    /// Counts a step. The number is made of the flow's first stamp and key: of a switch's
+    /// flows no two have both.
+    pub(crate) fn step(&mut self, cx: &Context) -> CacheStep {
+        if self.words[0] == 0 {
+            let key = holdfast_wire::fnv1a(cx.key().as_bytes());
+            let mixed = (cx.now() ^ key.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            self.words[0] = (mixed ^ mixed >> 29) | 1;
+        }
+        let step = CacheStep { flow: self.words[0], before: self.steps() };
+        self.words[1] = u64::from(step.before.saturating_add(1));
+        step
+    }
+}
+
+impl<S> Default for Cached<S> {
+    fn default() -> Cached<S> {
+        Cached { words: [0; 2], store: PhantomData }
+    }
+}
+
+impl<S> Clone for Cached<S> {
+    fn clone(&self) -> Cached<S> {
+        *self
+    }
+}
+
+impl<S> Copy for Cached<S> {}
+
+impl<S> fmt::Debug for Cached<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cached").field(&self.steps()).finish()
+    }
+}
+
 /// An event of a flow, which its holdings follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowEvent {
@@ -110,8 +169,8 @@ pub enum FlowEvent {
 /// state, or the whole. [`flow_state!`](crate::flow_state) implements it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of a flow's state beside `{S}`",
-    note = "fields are integers, arrays, other structs of `flow_state!`, and `Leased` and `Counted` \
-            of a pool or gauge that `{S}` has"
+    note = "fields are integers, arrays, other structs of `flow_state!`, and `Leased`, `Counted` and \
+            `Cached` of a pool, gauge or cache that `{S}` has"
 )]
 pub trait Holds<S> {
     /// Applies an event of the flow to all its holdings.
@@ -132,6 +191,23 @@ pub trait Lends<P> {
 pub trait Counts<G> {
     /// The gauge.
     fn gauge(&mut self) -> &mut Gauge<G>;
+}
+
+/// Shared state with a [`Cache`](crate::Cache) of `T`.
+/// [`shared_state!`](crate::shared_state) implements it.
+#[diagnostic::on_unimplemented(message = "`{Self}` has no field of the type `Cache<{T}>`")]
+pub trait Caches<T> {
+    /// The cache.
+    fn cache(&mut self) -> &mut Cache<T>;
+}
+
+impl<S: Caches<T>, T: Store> Holds<S> for Cached<T> {
+    #[inline]
+    fn follow(&self, shared: &mut S, event: FlowEvent) {
+        if matches!(event, FlowEvent::Ended | FlowEvent::Departed) {
+            shared.cache().forget(self);
+        }
+    }
 }
 
 impl<S: Lends<P>, P> Holds<S> for Leased<P> {

@@ -26,9 +26,12 @@ pub use function::{
     Alert, Bound, Built, ConfigError, Configured, Function, NetworkFunction, Open, SourceLimit,
     TextFile, Verdict,
 };
-pub use held::{Counted, Counts, FlowEvent, Holds, Leased, Lends};
+pub use held::{Cached, Caches, Counted, Counts, FlowEvent, Holds, Leased, Lends};
 pub use rate::{Budget, CountedPackets, Rate, RateLimit};
-pub use shared::{Counters, Gauge, Lease, Log, Pool, ReadOnly, SharedField, SharedState, Table};
+pub use shared::{
+    Cache, CacheStep, Counters, Gauge, Lease, Log, Pool, ReadOnly, SharedField, SharedState, Store,
+    Table,
+};
 
 /// Headers, checksums, and the rewriting of ends.
 pub use holdfast_wire as wire;

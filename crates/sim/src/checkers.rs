@@ -665,8 +665,8 @@ impl Checkers {
                 .chains()
                 .flat_map(|(chain, flows)| flows.iter().map(move |(_, header)| (chain, header)));
             for (chain, header) in owned.filter(|(_, header)| header.life().is_owned()) {
-                // The switch has given the key of a flow without a deadline to another one.
-                // No packet of it arrives or leaves until it expires.
+                // The switch has given the key of a flow without a deadline to another
+                // one. No packet of it arrives or leaves until it expires.
                 let has_key = header.has_deadline();
                 if has_key && let Some(other) = owners.insert(header.key, runtime.me().node) {
                     found.push((

@@ -29,6 +29,8 @@ mod server;
 mod sweep;
 #[path = "conformance/together.rs"]
 mod together;
+#[path = "conformance/verdicts.rs"]
+mod verdicts;
 
 use holdfast_protection::plan::{Rebuild, Shared};
 use holdfast_sim::{
@@ -63,6 +65,7 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("several_switches", several_switches),
     ("refused_once", refused::refused_once),
     ("both_ends_are_reset", refused::both_ends_are_reset),
+    ("verdicts", verdicts::verdicts),
 ];
 
 /// Requirements for rows with a state server.

@@ -4,7 +4,7 @@ use super::head::{Head, PATH, normalize, part};
 use super::is_token;
 use super::message::mark;
 use crate::firewall::Action;
-use crate::rule_text::RuleText;
+use crate::rule_text::{RuleText, words};
 use holdfast_nf::ConfigError;
 
 /// A pattern. A `*` at its beginning, its end or both stands for anything.
@@ -50,11 +50,6 @@ pub(super) struct Rule {
     host: Option<Pattern>,
     path: Option<Pattern>,
     upgrades: bool,
-}
-
-/// Words with their offsets.
-fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.split_whitespace().map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word))
 }
 
 /// Checks a host that a rule or counter names, and returns it in lower case.

@@ -13,7 +13,7 @@ shift
 PATH=$PATH:/usr/sbin:/sbin
 [ "$(id -u)" -eq 0 ] || { echo "record: only root can make network namespaces" >&2; exit 77; }
 for program in ip nft ethtool tcpdump curl wrk nginx python3 dig dnsmasq ssh sshd ssh-keygen openssl nc \
-  redis-server redis-cli tnftp ping; do
+  redis-server redis-cli tnftp ping git; do
   command -v "$program" > /dev/null || { echo "record: $program is missing" >&2; exit 77; }
 done
 # pyftpdlib is Debian's, for Debian's Python.
@@ -136,6 +136,57 @@ else:
         to.getresponse().read()
     to.close()
 END
+cat > "$scratch/talker.py" << 'END'
+# Servers that say as little as their clients need: SMTP, POP3, IMAP, RTSP, MQTT, Telnet.
+import socketserver, sys
+def lines(handler, greeting, answer):
+    handler.wfile.write(greeting)
+    for line in handler.rfile:
+        said = answer(line.strip().decode())
+        if said is None: return
+        handler.wfile.write(said)
+class Talker(socketserver.StreamRequestHandler):
+    def handle(self): servers[self.server.server_address[1]](self)
+def smtp(handler):
+    data = [False]
+    def answer(line):
+        if data[0]:
+            data[0] = line != '.'
+            return b'' if data[0] else b'250 2.0.0 taken\r\n'
+        data[0] = line == 'DATA'
+        word = line.split(' ')[0].upper()
+        return {'DATA': b'354 go on\r\n', 'QUIT': b'221 2.0.0 bye\r\n'}.get(word, b'250 mail.captures.example\r\n')
+    lines(handler, b'220 mail.captures.example ESMTP Postfix\r\n', answer)
+def pop(handler):
+    answers = {'CAPA': b'+OK\r\nUSER\r\n.\r\n', 'LIST': b'+OK 1 message\r\n1 120\r\n.\r\n'}
+    lines(handler, b'+OK POP3 server ready\r\n', lambda line: answers.get(line.split(' ')[0], b'+OK\r\n'))
+def imap(handler):
+    def answer(line):
+        tag, word = line.split(' ')[:2]
+        also = {'CAPABILITY': '* CAPABILITY IMAP4rev1\r\n', 'LIST': '* LIST () "/" INBOX\r\n', 'LOGOUT': '* BYE\r\n'}
+        return f'{also.get(word, "")}{tag} OK {word} completed\r\n'.encode()
+    lines(handler, b'* OK [CAPABILITY IMAP4rev1] ready\r\n', answer)
+def rtsp(handler):
+    for line in handler.rfile:
+        if line.startswith(b'CSeq'): number = line.strip()
+        if line == b'\r\n':
+            handler.wfile.write(b'RTSP/1.0 200 OK\r\n' + number + b'\r\nPublic: OPTIONS, DESCRIBE\r\n\r\n')
+def mqtt(handler):
+    while kind := handler.rfile.read(1):
+        body = handler.rfile.read(handler.rfile.read(1)[0])
+        if kind[0] == 0x10: handler.wfile.write(b'\x20\2\0\0')
+        elif kind[0] == 0x30: return
+def telnet(handler):
+    handler.wfile.write(b'\xff\xfd\x18\xff\xfd\x20\xff\xfb\x01\xff\xfb\x03')
+    handler.connection.recv(64)
+    handler.wfile.write(b'login: ')
+    # The answer may have come with the negotiation.
+    handler.connection.settimeout(1)
+    handler.connection.recv(64)
+servers = {25: smtp, 110: pop, 143: imap, 554: rtsp, 1883: mqtt, 23: telnet}
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+socketserver.ThreadingTCPServer(('0.0.0.0', int(sys.argv[1])), Talker).serve_forever()
+END
 cat > "$scratch/ftp.py" << END
 from pyftpdlib.authorizers import DummyAuthorizer
 from pyftpdlib.handlers import FTPHandler
@@ -162,11 +213,15 @@ mkdir -p /run/sshd
 serve 80 nginx -c "$scratch/nginx.conf"
 serve 8000 "$python" "$scratch/slow.py" serve
 serve 53 dnsmasq -k -C /dev/null -R -h -p 53 -u root --log-facility=- --address=/captures.example/192.0.2.7 \
-  --txt-record=text.captures.example,"a text of forbidden words" --local=/example/
+  --txt-record=text.captures.example,"a text of forbidden words" --local=/example/ \
+  --enable-tftp --tftp-root="$scratch/www"
 serve 22 "$(command -v sshd)" -D -e -f "$scratch/sshd.conf"
 serve 21 "$python" "$scratch/ftp.py"
 serve 4433 openssl s_server -quiet -www -accept 4433 -key "$scratch/tls.key" -cert "$scratch/tls.pem"
 serve 6379 redis-server --port 6379 --bind 0.0.0.0 --protected-mode no --save '' --daemonize no
+for port in 25 110 143 554 1883 23; do serve "$port" "$python" "$scratch/talker.py" "$port"; done
+git init -q --bare "$scratch/source.git"
+serve 9418 git daemon --export-all --base-path="$scratch" "$scratch"
 serve 9 nc -k -u -l -p 9
 
 # One function for each capture, of its name with _ for -.
@@ -193,6 +248,19 @@ lossy() {
   upload
   ip netns exec "$between" nft delete table ip loss
 }
+mail() {
+  printf 'From: a\r\nTo: b\r\n\r\nA letter.\r\n' > "$scratch/letter"
+  on_client curl -s --mail-from a@captures.example --mail-rcpt b@captures.example -T "$scratch/letter" "smtp://$at"
+  on_client curl -s -u user:hunter2 "pop3://$at/" > /dev/null
+  on_client curl -s -u user:hunter2 "imap://$at/" > /dev/null
+}
+things() {
+  on_client curl -s -X OPTIONS "rtsp://$at/" > /dev/null || true
+  on_client curl -s -d 21 "mqtt://$at/heat" || true
+  on_client curl -s "tftp://$at/index.html" > /dev/null
+}
+terminal() { printf 'user\r\n' | on_client curl -s "telnet://$at" > /dev/null || true; }
+sources() { on_client git ls-remote "git://$at/source.git" > /dev/null; }
 lost_behind() { lossy; }
 lost_before() { lossy; }
 keep_alive() { on_client wrk -t1 -c2 -d1 -H 'X-Powered-By: wrk' "http://$at/" > /dev/null; }
@@ -270,7 +338,7 @@ record() {
 }
 
 all=(get get-ipv6 pipelined chunked large upload lost-behind lost-before keep-alive pieces python-http names shell files
-  datagrams tls redis echoes)
+  datagrams tls redis echoes mail things terminal sources)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for name in "$@"; do
   case $name in

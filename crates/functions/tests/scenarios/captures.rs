@@ -14,17 +14,17 @@ use std::path::{Path, PathBuf};
 /// An alert's engine, its capture, and its rule.
 type Difference = (String, String, String);
 
-fn checked_in() -> PathBuf {
+pub(crate) fn checked_in() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures")
 }
 
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The flow of a packet in words: its protocol and both ends, in the order of their
 /// texts.
-fn flow(frame: &[u8]) -> Option<String> {
+pub(crate) fn flow(frame: &[u8]) -> Option<String> {
     let mut packets = MemoryPool::new(1);
     let mut packet = packets.take().expect("it has one");
     let is_whole = packet.copy_from(frame) && packet.parse().is_ok();
@@ -45,6 +45,15 @@ fn flow(frame: &[u8]) -> Option<String> {
     Some(format!("{protocol} {} {}", ends[0], ends[1]))
 }
 
+/// The frames of a capture.
+pub(crate) fn packets(capture: &Path) -> impl Iterator<Item = Vec<u8>> {
+    let file = File::open(capture).unwrap_or_else(|error| panic!("{}: {error}", capture.display()));
+    let mut packets = PcapReader::new(file).expect("a capture");
+    std::iter::from_fn(move || {
+        packets.next_packet().map(|packet| packet.expect("a whole packet").data.into_owned())
+    })
+}
+
 /// The function's alerts on a capture, as `suricata.sh` writes Suricata's.
 fn alerts(capture: &Path, rules: &str) -> BTreeSet<String> {
     let name = capture.file_stem().expect("a file").to_string_lossy();
@@ -53,14 +62,11 @@ fn alerts(capture: &Path, rules: &str) -> BTreeSet<String> {
     let mut bench = Bench::new(&[("ips", config)]);
     let mut alerts = BTreeSet::new();
     let mut before: Vec<(String, u64)> = Vec::new();
-    let file = File::open(capture).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let mut packets = PcapReader::new(file).expect("a capture");
-    while let Some(packet) = packets.next_packet() {
-        let packet = packet.expect("a whole packet");
+    for frame in packets(capture) {
         // Packets of other network protocols belong to no flow.
-        let Some(flow) = flow(&packet.data) else { continue };
+        let Some(flow) = flow(&frame) else { continue };
         // A refused segment counts as well as one that passes.
-        let _ = bench.send_frame(&packet.data);
+        let _ = bench.send_frame(&frame);
         let after = bench.counters();
         for (counter, _) in after.iter().filter(|counter| !before.contains(counter)) {
             let first = counter.split(' ').next().unwrap_or_default();

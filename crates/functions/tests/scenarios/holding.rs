@@ -39,6 +39,7 @@ fn rows() -> Vec<(&'static str, Value, bool)> {
             false,
         ),
         ("rate_limiter", json!({ "limits": [{ "per": "flow", "rate": "1 MB/s" }] }), false),
+        ("dpi", json!({}), false),
         ("ips", json!({ "rules": ["alert ip any any -> any any (content:\"[\"; sid:1;)"] }), false),
     ]
 }

@@ -1,4 +1,4 @@
-//! A connection whose two ends speak HTTP through a chain.
+//! A connection whose two ends speak through a chain, HTTP for the most part.
 
 use crate::bench::Bench;
 use crate::words;
@@ -46,8 +46,13 @@ impl Conversation {
 
     /// An IPv4 connection before its first segment.
     pub(crate) fn silent(config: &Value) -> Conversation {
+        Conversation::through("http", config)
+    }
+
+    /// As [`Conversation::silent`], through another function.
+    pub(crate) fn through(function: &str, config: &Value) -> Conversation {
         Conversation {
-            bench: Bench::new(&[("http", config.clone())]),
+            bench: Bench::new(&[(function, config.clone())]),
             spare: None,
             ends: ["10.0.0.2:1000", "203.0.113.10:80"],
             next: [CLIENT, SERVER],

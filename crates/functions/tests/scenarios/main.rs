@@ -7,6 +7,8 @@
 mod bench;
 mod captures;
 mod chain;
+mod dpi;
+mod dpi_captures;
 mod firewall;
 mod firewall_tcp;
 mod firewall_tcp_set_back;

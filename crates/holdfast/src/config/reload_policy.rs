@@ -14,9 +14,9 @@ use super::raw::{
 };
 use holdfast_functions::catalog;
 use holdfast_functions::{
-    ClassConfig, DemoteConfig, FirewallConfig, ForwardConfig, HttpConfig, IpsConfig, LimitConfig,
-    LoadBalancerConfig, MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig, QosMarkerConfig,
-    RateLimiterConfig, TagConfig, Timeouts, VlanClassConfig, VlanFunctionConfig,
+    ClassConfig, DemoteConfig, DpiConfig, FirewallConfig, ForwardConfig, HttpConfig, IpsConfig,
+    LimitConfig, LoadBalancerConfig, MarkConfig, MonitorConfig, NatConfig, PacketLimitConfig,
+    QosMarkerConfig, RateLimiterConfig, TagConfig, Timeouts, VlanClassConfig, VlanFunctionConfig,
 };
 use serde_json::Value;
 
@@ -317,6 +317,13 @@ function_keys! {
         unsupported: PASSING,
         uninspected: PASSING,
         retransmissions: PASSING,
+    }
+    "dpi" DpiConfig {
+        rules: PASSING,
+        tcp_packets: PASSING,
+        other_packets: PASSING,
+        undecided_flows: PASSING,
+        memory_mib: PASSING,
     }
     "ClassConfig" ClassConfig {
         dscp: MARKED,

@@ -18,7 +18,7 @@ use serde_json::Value;
 /// Functions whose `rules` are selectors behind a word, of which the first match decides.
 const LISTS: [&str; 3] = ["firewall", "qos_marker", "vlan"];
 /// Functions that leave a packet's addresses unchanged.
-const PLAIN: [&str; 9] = [
+const PLAIN: [&str; 10] = [
     "firewall",
     "qos_marker",
     "vlan",
@@ -28,6 +28,7 @@ const PLAIN: [&str; 9] = [
     "packet_limit",
     "http",
     "ips",
+    "dpi",
 ];
 
 impl Plan {

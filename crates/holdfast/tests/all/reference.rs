@@ -16,7 +16,7 @@ The file is YAML. Unknown keys are refused, and a mistake is named with its plac
 [protections](protections.md), [several hosts](hosts.md), [operation](operate.md),
 [etcd](etcd.md), [control API](control-api.md), [BFD](bfd.md), [VLANs](vlan.md),
 [QoS marker](qos-marker.md), [rate limiter](rate-limiter.md), [HTTP](http.md), [IPS](ips.md),
-[monitor](monitor.md).
+[monitor](monitor.md), [DPI](dpi.md).
 
 How a key is changed is said behind it, or once for most keys of a map: *live*, by
 `holdfast apply` while the box runs, or by a *restart* of the box on all of its hosts,

@@ -18,8 +18,8 @@
 //! inherited: the process that works opens them.
 
 use super::{Address, ControlTransport, Driver, Lost, Transport};
-use crate::image::Image;
 use crate::standby::outside;
+use holdfast_shim::Image;
 use holdfast_wire::NodeId;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rustix::event::epoll;

@@ -10,8 +10,8 @@
 
 use super::losses::lose;
 use super::{Loss, Losses, Port, PortError};
-use crate::image::Image;
 use holdfast_protection::Released;
+use holdfast_shim::Image;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{BUFFER_LEN, DropCounters, DropReason, HEADROOM, Packet, PacketPool};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};

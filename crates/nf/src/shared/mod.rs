@@ -1,15 +1,18 @@
 //! State that many flows share, declared by type.
 //!
 //! A function names what it needs: a [`Pool`] of numbers to lease, [`Counters`] that only
-//! grow, a [`Gauge`] of flows per item, a [`Table`], a [`Log`], or a [`ReadOnly`] value.
-//! The chain's protection decides where each lives (in this runtime's own partition, or
-//! at a state server) by the backend that it attaches; the function cannot tell.
+//! grow, a [`Gauge`] of flows per item, a [`Table`], a [`Log`], a [`Cache`] of a
+//! library's objects, or a [`ReadOnly`] value. The chain's protection decides where each
+//! lives (in this runtime's own partition, or at a state server) by the backend that it
+//! attaches; the function cannot tell.
 
+mod cache;
 mod log;
 mod pool;
 mod statistics;
 mod table;
 
+pub use cache::{Cache, CacheStep, Store};
 pub use log::{Log, Note};
 pub use pool::{
     BLOCK_LEN, BlockMask, Lease, Numbers, PartitionPool, Pool, PoolBackend, PoolEffect, RequestPool,
@@ -27,8 +30,8 @@ pub enum SharedField<'a> {
     Gauge(&'a mut Part),
     /// See [`Log`].
     Log(&'a mut Log),
-    /// A [`Table`], of which only the number of entries is seen: the runtime neither
-    /// connects nor reports it.
+    /// A [`Table`] or a [`Cache`], of which only the number of entries is seen: the
+    /// runtime neither connects nor reports it.
     Table(usize),
     /// A field that the runtime neither connects nor reports.
     Opaque,
@@ -85,7 +88,7 @@ impl SharedState for () {
 }
 
 /// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`],
-/// [`Gauge`], [`Table`], [`Log`], [`ReadOnly`], written by these names.
+/// [`Gauge`], [`Table`], [`Log`], [`Cache`], [`ReadOnly`], written by these names.
 #[macro_export]
 macro_rules! shared_state {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident : $type:ident $(<$($of:ty),+>)?),* $(,)? }) => {
@@ -115,8 +118,8 @@ macro_rules! shared_state {
     };
 }
 
-/// Implements [`Lends`](crate::Lends) or [`Counts`](crate::Counts) for a field of that
-/// type.
+/// Implements [`Lends`](crate::Lends), [`Counts`](crate::Counts) or
+/// [`Caches`](crate::Caches) for a field of that type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! held_field {
@@ -132,6 +135,14 @@ macro_rules! held_field {
         impl $crate::Counts<$of> for $name {
             #[inline]
             fn gauge(&mut self) -> &mut $crate::Gauge<$of> {
+                &mut self.$field
+            }
+        }
+    };
+    ($name:ident $field:ident Cache<$of:ty>) => {
+        impl $crate::Caches<$of> for $name {
+            #[inline]
+            fn cache(&mut self) -> &mut $crate::Cache<$of> {
                 &mut self.$field
             }
         }

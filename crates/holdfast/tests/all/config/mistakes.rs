@@ -245,7 +245,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat:",
         "- nta:",
-        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `vlan`, `rate_limiter`, `http`, `ips`; did you mean `nat`?
+        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`, `vlan`, `rate_limiter`, `http`, `ips`, `dpi`; did you mean `nat`?
 9 |       - nta: { pool: [ 198.51.100.4/31 ] }
   |         ^^^",
     ),

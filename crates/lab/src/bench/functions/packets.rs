@@ -94,6 +94,7 @@ fn alone() -> Vec<(&'static str, Value)> {
         ),
         ("packet_limit", json!({ "packets": u32::MAX })),
         ("http", json!({ "rules": ["deny path /admin*"] })),
+        ("dpi", json!({ "rules": ["mark le category Cloud"] })),
         (
             "ips",
             json!({ "rules": ["drop udp any any -> any any (msg:\"a worm\"; content:\"|04 01 01 01 01|\"; sid:1;)"] }),
