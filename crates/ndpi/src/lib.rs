@@ -98,7 +98,7 @@ fn load() -> Result<Library, String> {
     // SAFETY: the image is the shim that was built with this program; neither it nor the
     // libraries that it needs do anything when they are loaded but to register themselves
     // with the linker.
-    let object = unsafe { Object::open(Some(&image.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+    let object = unsafe { Object::open(Some(&image.into_path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         format!("nDPI, which this program was built with, cannot be loaded: {error}: `apt-get install libndpi4.2`")
     })?;
     let missing = |error: libloading::Error| failed("the shim", &error);

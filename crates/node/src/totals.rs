@@ -42,7 +42,8 @@ impl StatisticsReport {
     /// Statistics with so many numbers each, none told yet.
     pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> StatisticsReport {
         let chunks = sizes.into_iter().enumerate().flat_map(|(statistic, size)| {
-            (0..size).step_by(CHUNK).map(move |first| Chunk { statistic, first, told: None })
+            // An empty statistic is told, too: without it the next ones would have no place.
+            (0..size.max(1)).step_by(CHUNK).map(move |first| Chunk { statistic, first, told: None })
         });
         StatisticsReport { chunks: chunks.collect(), next: 0, again_at: 0 }
     }
@@ -114,6 +115,24 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A statistic without numbers takes no place from those behind it.
+    #[test]
+    fn what_is_empty_is_told() {
+        let numbers = [vec![], vec![7; CHUNK + 1]];
+        let mut report = StatisticsReport::new(numbers.iter().map(Vec::len));
+        let mut known = Totals::default();
+        report.tell(
+            1,
+            |statistic, look| look(&numbers[statistic]),
+            |message| {
+                let Control::Totals { statistic, first, values } = message else { return false };
+                known.take(*statistic as usize, *first as usize, values);
+                true
+            },
+        );
+        assert_eq!([0, 1].map(|statistic| known.of(statistic)), [&numbers[0][..], &numbers[1]]);
+    }
 
     /// Changed numbers are told, a bounded part of them at a time; after a second all
     /// are.

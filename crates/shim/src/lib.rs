@@ -5,11 +5,11 @@
 //! itself, which is unsafe.
 #![forbid(unsafe_code)]
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use std::io;
 
-/// A shared object in a memory file, which exists as long as this value.
+/// A shared object in a memory file.
 pub struct Image(OwnedFd);
 
 impl Image {
@@ -27,8 +27,22 @@ impl Image {
         Ok(Image(memory))
     }
 
-    /// The path for the linker.
-    pub fn path(&self) -> String {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+    /// The path for the linker, which stays this object's: the linker knows a loaded
+    /// object by its path, and would take another object there for the same one.
+    pub fn into_path(self) -> String {
+        format!("/proc/self/fd/{}", self.0.into_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_objects_have_one_path() {
+        let path = |name| Image::lay_out(name, b"an object").map(Image::into_path);
+        let [one, other] = ["one", "other"].map(|name| path(name).expect("there is memory"));
+        assert_ne!(one, other);
+        assert_eq!(std::fs::read(other).expect("it is there"), b"an object");
     }
 }

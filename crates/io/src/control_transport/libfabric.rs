@@ -120,7 +120,7 @@ fn load() -> Result<Shim, String> {
     // SAFETY: the image is the shim that was built with this program; its only
     // initialisation is that of its libraries, libfabric and what that needs, which
     // touches nothing else of this process.
-    let library = unsafe { Library::open(Some(&image.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+    let library = unsafe { Library::open(Some(&image.into_path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         format!("libfabric, which this program was built with, cannot be loaded: {error}: `apt-get install libfabric1`")
     })?;
     let missing = |error: libloading::Error| failed("the shim", &error);

@@ -186,7 +186,7 @@ fn load() -> Result<Shim, String> {
     // SAFETY: the image is the shim that was built with this program; its only
     // initialisation, and its libraries', is DPDK's, which registers drivers. No other
     // part of this process is touched.
-    let library = unsafe { Library::open(Some(&image.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+    let library = unsafe { Library::open(Some(&image.into_path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         format!("DPDK's libraries, which this program was built with, cannot be loaded: {error}: `apt-get install libdpdk-dev`")
     })?;
     let missing = |error: libloading::Error| failed("the shim", &error);

@@ -238,7 +238,7 @@ fn worlds_find_a_function_that_its_flows_cannot_leave() {
 /// Every function that ships passes on the bench.
 #[test]
 fn functions_that_ship_pass() {
-    let rows: [(&str, Value); 11] = [
+    let rows: [(&str, Value); 12] = [
         ("firewall", json!({ "default": "allow" })),
         ("nat", json!({ "pool": ["198.51.100.4"], "inside": ["10.0.0.0/8"] })),
         (
@@ -252,6 +252,7 @@ fn functions_that_ship_pass() {
         ("forward", json!({})),
         ("vlan", json!({ "classes": { "one": { "forward": { "pcp": 3 } } }, "default": "one" })),
         ("http", json!({})),
+        ("dpi", json!({})),
         ("ips", json!({ "rules": ["alert ip any any -> any any (content:\"GET\"; sid:1;)"] })),
     ];
     // Another test may have added its function.

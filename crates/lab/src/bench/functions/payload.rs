@@ -5,17 +5,21 @@
 //! the bare Aho-Corasick automaton of the same kind steps through the same segments, and
 //! `find_iter` through the whole stream. `http` reads a connection of requests, pipelined
 //! eight at a time, and their responses; beside it httparse parses the same heads in one
-//! buffer, and the bodies are skipped. Both functions also check every segment's TCP
-//! checksum and keep a flow's state, which the libraries do not.
+//! buffer, and the bodies are skipped. `dpi` sees connections of one request and its
+//! response; beside it nDPI gets the same packets until it has decided. The functions
+//! also check every segment's TCP checksum and keep a flow's state, which the libraries
+//! do not.
 //!
 //! First every segment must pass, and for some of the patterns a segment that completes
-//! the pattern must be dropped; every request must be counted.
+//! the pattern must be dropped; every request must be counted, and every connection's
+//! protocol be known.
 
 use crate::bench::median;
 use aho_corasick::automaton::Automaton;
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{AhoCorasick, Anchored, MatchKind, dfa::DFA};
 use holdfast_functions::catalog;
+use holdfast_ndpi::{Inspected, Library};
 use holdfast_nf::bench::frames;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
 use holdfast_sim::Random;
@@ -79,6 +83,8 @@ struct Stream {
     /// The flow's state, aligned.
     block: Vec<u128>,
     now: u64,
+    /// Times that a pass plays the connection.
+    times: usize,
     /// Packets from the handshake on, each with its key.
     packets: Vec<(Direction, FlowKey, Packet)>,
     /// The sequence number of each side's next byte.
@@ -91,7 +97,7 @@ impl Stream {
             .map_err(|(_, error)| format!("{}: {}", error.path, error.message))?;
         let block = vec![0; chain.layout().size.div_ceil(size_of::<u128>())];
         let (cx, packets) = (Context::new(7), Vec::new());
-        let mut stream = Stream { chain, cx, block, now: 1, packets, next: [1, 1] };
+        let mut stream = Stream { chain, cx, block, now: 1, times: 1, packets, next: [1, 1] };
         stream.add(Direction::Forward, SYN, &[], pool)?;
         stream.add(Direction::Reverse, SYN | ACK, &[], pool)?;
         stream.add(Direction::Forward, ACK, &[], pool)?;
@@ -137,30 +143,51 @@ impl Stream {
         Ok(())
     }
 
-    /// Plays the connection from its first packet. Returns how many packets passed before
-    /// one did not.
+    /// Plays the connection from its first packet, and ends the flow. Returns how many
+    /// packets passed before one did not.
     fn play(&mut self) -> usize {
         self.block.fill(0);
         let len = self.chain.layout().size;
         let block = &mut zerocopy::IntoBytes::as_mut_bytes(self.block.as_mut_slice())[..len];
-        let mut position = Position::OPENING;
-        for (at, (direction, key, packet)) in self.packets.iter_mut().enumerate() {
+        let (mut position, mut passed) = (Position::OPENING, 0);
+        for (direction, key, packet) in &mut self.packets {
             self.now += 1;
             self.cx.begin(self.now, *key, *direction);
             if self.chain.run(packet, block, position, &mut self.cx) != Outcome::Forward {
-                return at;
+                break;
             }
-            position = Position::START;
+            (position, passed) = (Position::START, passed + 1);
         }
-        self.packets.len()
+        self.chain.expire(block);
+        passed
     }
 
-    /// Plays the connection, all of which must pass.
+    /// Plays the connection as often as it is due; all of it must pass.
     fn pass(&mut self) -> Result<(), String> {
-        match (self.play(), self.packets.len()) {
-            (passed, all) if passed == all => Ok(()),
-            (passed, all) => Err(format!("packet {passed} of {all} did not pass")),
+        for _ in 0..self.times {
+            let (passed, all) = (self.play(), self.packets.len());
+            if passed != all {
+                return Err(format!("packet {passed} of {all} did not pass"));
+            }
         }
+        Ok(())
+    }
+
+    /// The sum of the function's counters of this name.
+    fn counted(&mut self, wanted: &str) -> u64 {
+        let mut counted = 0;
+        self.chain.functions_mut()[0].shared().visit(&mut |_, field| {
+            if let SharedField::Counters(counters) = field {
+                let its = counters.report().filter(|(name, _)| *name == wanted);
+                counted += its.map(|(_, count)| count).sum::<u64>();
+            }
+        });
+        counted
+    }
+
+    /// Bytes of payload of a pass.
+    fn bytes(&self) -> usize {
+        self.times * self.packets.iter().map(|(.., packet)| packet.len() - 54).sum::<usize>()
     }
 }
 
@@ -263,8 +290,8 @@ struct Case {
     stream: Stream,
     /// Payload of the stream, both directions.
     bytes: usize,
-    bare: Box<dyn Fn() -> usize>,
-    whole: Option<Box<dyn Fn() -> usize>>,
+    bare: Box<dyn FnMut() -> usize>,
+    whole: Option<Box<dyn FnMut() -> usize>>,
     found: [Vec<f64>; 3],
     allocations: u64,
 }
@@ -332,25 +359,72 @@ impl Case {
             stream.say(Direction::Reverse, &responses[answered..], pool)?;
         }
         stream.pass()?;
-        let mut counted = 0;
-        stream.chain.functions_mut()[0].shared().visit(&mut |_, field| {
-            if let SharedField::Counters(counters) = field {
-                // The counter of requests that no rule matched.
-                let allowed = counters.report().filter(|(name, _)| *name == "default");
-                counted += allowed.map(|(_, count)| count).sum::<u64>();
-            }
-        });
+        // The counter of requests that no rule matched.
+        let counted = stream.counted("default");
         let parse = move || parse(&requests, &responses);
         if counted != count as u64 || parse() != 2 * count {
             return Err(format!("{counted} and {} of {count} requests were read", parse()));
         }
-        let bytes = stream.packets.iter().map(|(.., packet)| packet.len() - 54).sum();
         Ok(Case {
             function: "http",
             patterns: 0,
+            bytes: stream.bytes(),
             stream,
-            bytes,
             bare: Box::new(parse),
+            whole: None,
+            found: Default::default(),
+            allocations: 0,
+        })
+    }
+
+    fn dpi(bytes: usize, pool: &mut dyn PacketPool) -> Result<Case, String> {
+        const RULE: &str = "count category Web";
+        let mut random = Random::new(443);
+        let mut stream = Stream::new("dpi", &json!({ "rules": [RULE] }), pool)?;
+        stream.say(Direction::Forward, &request(0, &mut random), pool)?;
+        stream.say(Direction::Reverse, &response(0), pool)?;
+        stream.times = (bytes / stream.bytes()).max(1);
+        stream.pass()?;
+        let known = stream.counted(RULE);
+        if known != stream.times as u64 {
+            return Err(format!("{known} of {} connections are of the web", stream.times));
+        }
+        let ip = |(.., packet): &(Direction, FlowKey, Packet)| packet.bytes()[14..].to_vec();
+        let syn = ip(&stream.packets[0]);
+        let with_data = stream.packets.iter().filter(|(.., packet)| packet.len() > 54);
+        let packets: Vec<Vec<u8>> = with_data.map(ip).collect();
+        let mut table = Library::open()?.table(64, 1 << 20);
+        let (times, mut flow) = (stream.times, 0u64);
+        let mut inspect = move || {
+            let mut decided = 0;
+            for _ in 0..times {
+                flow = flow.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                for (seen, packet) in (0..).zip(&packets) {
+                    let ahead = (seen == 0).then_some(syn.as_slice());
+                    let verdict = table.inspect(Inspected {
+                        flow,
+                        step: seen,
+                        ms: 1,
+                        ip: packet,
+                        ahead,
+                        is_last: false,
+                    });
+                    if verdict.is_some_and(|verdict| verdict.is_final) {
+                        break;
+                    }
+                }
+                decided += 1;
+                table.forget(flow);
+            }
+            decided
+        };
+        inspect();
+        Ok(Case {
+            function: "dpi",
+            patterns: 0,
+            bytes: stream.bytes(),
+            stream,
+            bare: Box::new(inspect),
             whole: None,
             found: Default::default(),
             allocations: 0,
@@ -366,8 +440,8 @@ impl Case {
         }
         self.found[0].push(gbps(start));
         self.allocations += allocations() - before;
-        for (found, read) in self.found[1..].iter_mut().zip([Some(&self.bare), self.whole.as_ref()])
-        {
+        let readers = [Some(&mut self.bare), self.whole.as_mut()];
+        for (found, read) in self.found[1..].iter_mut().zip(readers) {
             let Some(read) = read else { continue };
             let start = Instant::now();
             for _ in 0..streams {
@@ -381,7 +455,7 @@ impl Case {
     fn row(&self, plan: &Plan) -> Row {
         let [own, bare, whole] = &self.found;
         let ratios: Vec<f64> = own.iter().zip(bare).map(|(own, bare)| own / bare).collect();
-        let segments = self.stream.packets.len() * plan.streams * plan.rounds;
+        let segments = self.stream.packets.len() * self.stream.times * plan.streams * plan.rounds;
         Row {
             version: 1,
             function: self.function,
@@ -461,6 +535,7 @@ pub fn run(plan: &Plan, allocations: &dyn Fn() -> u64) -> Result<Vec<Row>, Strin
         cases.push(case.map_err(|error| format!("ips with {count} patterns: {error}"))?);
     }
     cases.push(Case::http(plan.bytes, &mut pool).map_err(|error| format!("http: {error}"))?);
+    cases.push(Case::dpi(plan.bytes, &mut pool).map_err(|error| format!("dpi: {error}"))?);
     for _ in 0..plan.rounds {
         for case in &mut cases {
             case.round(plan.streams, allocations)?;
@@ -478,7 +553,8 @@ mod tests {
         let plan = Plan { bytes: 40_000, streams: 1, rounds: 1 };
         let rows = run(&plan, &|| 0).expect("it is measured");
         let cases: Vec<_> = rows.iter().map(|row| (row.function, row.patterns)).collect();
-        assert_eq!(cases, [("ips", 100), ("ips", 1_000), ("ips", 10_000), ("http", 0)]);
+        let ips = PATTERNS.map(|patterns| ("ips", patterns));
+        assert_eq!(cases, [&ips[..], &[("http", 0), ("dpi", 0)]].concat());
         assert!(rows.iter().all(|row| row.gbps > 0.0 && row.bare_gbps > 0.0));
         assert!(run(&Plan { bytes: 0, ..plan }, &|| 0).is_err());
     }
