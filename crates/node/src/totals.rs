@@ -42,7 +42,8 @@ impl StatisticsReport {
     /// Statistics with so many numbers each, none told yet.
     pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> StatisticsReport {
         let chunks = sizes.into_iter().enumerate().flat_map(|(statistic, size)| {
-            // An empty statistic is told, too: without it the next ones would have no place.
+            // An empty statistic is told, too: without it the next ones would have no
+            // place.
             (0..size.max(1)).step_by(CHUNK).map(move |first| Chunk { statistic, first, told: None })
         });
         StatisticsReport { chunks: chunks.collect(), next: 0, again_at: 0 }
