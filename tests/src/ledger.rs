@@ -9,6 +9,7 @@
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::mem::{self, Discriminant};
 use std::net::SocketAddr;
 
 /// An end of a flow.
@@ -79,8 +80,8 @@ struct Way {
     /// first arrival.
     sent: Vec<u32>,
     came: HashMap<u64, (u32, u64)>,
-    /// The box's count was wrong when it was last compared.
-    is_miscounted: bool,
+    /// The error of the box's count when it was last compared.
+    miscounted: Option<Discriminant<Wrong>>,
 }
 
 #[derive(Debug, Default)]
@@ -258,10 +259,10 @@ impl Ledger {
                 None
             };
             // A count stays wrong however often the box is asked.
-            if core::mem::replace(&mut way.is_miscounted, wrong.is_some()) {
-                continue;
+            let kind = wrong.as_ref().map(mem::discriminant);
+            if mem::replace(&mut way.miscounted, kind) != kind {
+                found.extend(wrong);
             }
-            found.extend(wrong);
         }
         found.into_iter().for_each(|wrong| self.note(wrong));
         self.compare_mapping(flow, mapping);

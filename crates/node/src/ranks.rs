@@ -1,10 +1,10 @@
 //! The flows, hosts and ports with the most bytes.
 //!
 //! Theory of operation. Runtimes add their flows up one by one, and a reader merges what
-//! several have added up. Of flows only the first [`SHOWN`] are kept, which is exact. Of
-//! hosts and ports a bounded number is kept: once there are too many, the bytes of the
-//! first that would be left out are taken from all, and those with none left go (Misra
-//! and Gries: Finding Repeated Elements, 1982; with weights, Anderson et al.: A
+//! several have added up. It keeps the first [`SHOWN`] flows, which is exact, and a
+//! bounded number of hosts and ports: once there are too many, the bytes of the first
+//! that would be left out are taken from all, and those with none left go (Misra and
+//! Gries: Finding Repeated Elements, 1982; with weights, Anderson et al.: A
 //! High-Performance Algorithm for Identifying Frequent Items in Data Streams, IMC 2017).
 //! An entry then has at least the bytes that it shows, and at most [`Summary::slack`]
 //! more. Summaries keep this when they are merged (Agarwal et al.: Mergeable Summaries,
@@ -97,7 +97,7 @@ pub struct Ranking {
     ports: Summary<(u16, u16)>,
 }
 
-/// What a [`Ranking`] has found, as it is sent and shown.
+/// The result of a [`Ranking`], as it is sent and shown.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ranks {
     /// Flows by the key of their first packet as it came in.
@@ -151,7 +151,7 @@ impl Ranking {
         self.ports.slack = self.ports.slack.saturating_add(other.ports_slack);
     }
 
-    /// What was found, to send it.
+    /// The result, to send.
     pub fn ranks(mut self) -> Ranks {
         self.keep_flows();
         self.hosts.trim();
@@ -165,7 +165,7 @@ impl Ranking {
         }
     }
 
-    /// What was found, to show it: the first [`SHOWN`].
+    /// The first [`SHOWN`] of the result.
     pub fn shown(self) -> Ranks {
         let mut ranks = self.ranks();
         ranks.hosts.truncate(SHOWN);

@@ -4,7 +4,7 @@
 //! Theory of operation. nDPI looks at a flow's first packets until it knows the protocol,
 //! or gives up ([`holdfast_ndpi`]). Its own object of the flow is a cache of this runtime
 //! ([`Cache`]), freed as soon as the flow is decided. The result is the flow's state:
-//! protocols, category, packets inspected, whether it is decided. So a decided flow keeps
+//! protocols, category, packets inspected, whether it is decided. A decided flow keeps
 //! its protocol wherever it goes, and never meets the library again. A flow that is
 //! undecided when its object is gone (it moved, or its runtime died, or there was no
 //! room) is decided by what was known by then: a protocol, or none. Each inspected packet

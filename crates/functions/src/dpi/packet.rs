@@ -1,10 +1,10 @@
-//! What the library gets of a packet.
+//! The part of a packet that nDPI gets.
 
 use holdfast_nf::Packet;
 use holdfast_nf::wire::Network;
 use holdfast_nf::wire::header::{proto, tcp_flags};
 
-/// What the library may make of a packet.
+/// The use of a packet to nDPI.
 pub(super) enum Kind<'p> {
     /// The whole IP packet: its headers are there, its lengths are right, and it carries
     /// data.
@@ -44,8 +44,8 @@ pub(super) struct Syn {
 }
 
 impl Syn {
-    /// That of the connection to which this segment belongs. nDPI learns from it which
-    /// side is the client, also where the server speaks first.
+    /// The SYN of this segment's connection. It tells nDPI which side is the client, also
+    /// where the server speaks first.
     pub(super) fn of(packet: &Packet, is_from_client: bool) -> Option<Syn> {
         let (tcp, ip) = (packet.tcp()?, packet.bytes().get(usize::from(packet.layers.l3)..)?);
         let (mut bytes, header, addresses) = match packet.layers.network {

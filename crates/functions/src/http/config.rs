@@ -52,7 +52,7 @@ pub struct HttpConfig {
     pub hosts: Vec<String>,
 }
 
-/// What is logged.
+/// The messages that are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HttpLog {

@@ -34,7 +34,7 @@ holdfast_nf::flow_state! {
         pub host_len: u8,
         /// Length of the scheme and authority, with what is between them, bytes.
         pub origin_len: u8,
-        /// What is kept of the target for the log: see [`logged`].
+        /// The parts of the target that are kept for the log: see [`logged`].
         pub logged: u8,
         /// The method.
         pub method: [u8; METHOD],

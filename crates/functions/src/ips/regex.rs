@@ -242,7 +242,7 @@ impl Standing {
             let config = start::Config::new().anchored(Anchored::No).look_behind(before);
             automaton.start_state(&config).map(|state| state.as_u32()).map_err(drop)
         };
-        // Of the bytes before, only a line's end makes a difference to an expression.
+        // An expression looks back only for the stream's beginning or a line's end.
         let (start, rest) = (begin(None)?, begin(Some(0))?);
         let uses = expressions.iter().map(|(of, _)| *of).collect();
         let mut standing = Standing { automaton, start, rest, known: Known::default(), uses };
@@ -270,7 +270,7 @@ impl Standing {
     #[inline]
     pub(super) fn next(&self, state: u32, byte: u8) -> u32 {
         let next = self.automaton.next_state(StateID::new_unchecked(state as usize), byte);
-        // Nothing can match any more, which is what no bytes lead to, either.
+        // A dead state: whatever was under way cannot match any more.
         if next.as_usize() == UNKNOWN as usize { self.rest } else { next.as_u32() }
     }
 

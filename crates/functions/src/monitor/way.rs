@@ -1,4 +1,4 @@
-//! One direction of a flow: what passed, what passed again, and how long answers took.
+//! A direction of a flow: its bytes, retransmissions, and the time until answers.
 //!
 //! Theory of operation. The monitor stands between the ends, and sees a segment once for
 //! each time that it was sent and not lost on the way here. Each direction keeps the
@@ -9,7 +9,7 @@
 //! a round trip to learn of a loss (Jaiswal et al.: Measurement and Classification of
 //! Out-of-Sequence Packets in a Tier-1 IP Backbone, IEEE/ACM ToN 2007, section III).
 //!
-//! One segment of a direction is timed at once, until its answer comes: first the SYN,
+//! A direction times one segment at once, until its answer comes: first the SYN,
 //! then one with a timestamp that has not been seen before (RFC 7323, section 4.1). A SYN
 //! that was sent again is not timed, because its answer may be for either (RFC 6298,
 //! section 3). Timestamps have no such doubt.
@@ -115,7 +115,7 @@ pub(super) struct Segment {
     timestamps: Option<(u32, u32)>,
 }
 
-/// What a segment was, among those of its direction.
+/// A segment's place among those of its direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
     /// No bytes, or none of this connection.
@@ -126,7 +126,7 @@ pub(super) enum Seen {
     Retransmitted,
     /// Bytes that later ones overtook.
     OutOfOrder,
-    /// Nothing, or the last byte again: the sender asks whether the other end is there
+    /// A keep-alive, without bytes or with the last one again
     /// (RFC 9293, section 3.8.4).
     KeepAlive,
 }

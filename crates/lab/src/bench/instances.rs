@@ -272,7 +272,7 @@ impl Cluster {
                     is_over = false;
                 } else if let Some(chunk) = chunks.next() {
                     is_over = false;
-                    instance.input.once(chunk, flags, &mut self.pool, &mut instance.rx)?;
+                    instance.input.once(None, chunk, flags, &mut self.pool, &mut instance.rx)?;
                     instance.taken += chunk.len() as u64;
                 }
             }

@@ -8,8 +8,8 @@
 //! The runtime's report takes notes along, a few times in a second. A log of texts is
 //! [prompt](Log::is_prompt): its notes leave in the turn in which they were made, and
 //! ahead of the states and packets of that turn. A runtime that dies therefore loses
-//! none whose packet it has sent. What is processed again is noted again, and has the
-//! same [`Note::id`].
+//! none whose packet it has sent. A packet that is processed again is noted again, with
+//! the same [`Note::id`].
 
 use super::{Shareable, SharedField};
 use crate::Context;

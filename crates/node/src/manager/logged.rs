@@ -15,7 +15,7 @@ const WAITING: usize = 1024;
 /// at most ten per second and function, or two thousand texts.
 const REMEMBERED: usize = 1 << 14;
 
-/// What tells entries apart: number, chain, function, reason, packet.
+/// An entry's identity: number, chain, function, reason, packet.
 type Identity = (u64, u16, u8, u32, FlowKey);
 
 /// Log entries of packets; see the module.

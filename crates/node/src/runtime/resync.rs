@@ -61,8 +61,7 @@ pub(super) struct Resync {
 
 impl Resync {
     /// A resync to the switch's incarnation of this number, with the newest epoch and the
-    /// latest stamp seen here.
-    /// The flows `departed` are on their way to other runtimes.
+    /// latest stamp seen here. The flows `departed` are on their way to other runtimes.
     pub(super) fn new(
         me: Peer,
         (switch, side, asked_by): (NodeId, usize, u8),

@@ -8,6 +8,7 @@ use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::state::{StateServer, StateServerConfig};
+use holdfast_protection::flows::ActorHeader;
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Peer, Protection};
 use holdfast_state::{Kind, Limits, SERVER_CREDIT};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Limit of packets under way through both nodes.
 const UNDER_WAY: usize = 4096;
+/// Limit of the bytes of states that they may carry: the channel takes some MiB.
+const STATES: usize = 2 << 20;
 /// Buffers of each side.
 const BUFFERS: usize = UNDER_WAY * 4;
 pub(in crate::bench) const SERVER: Peer = Peer { node: NodeId::STATE_SERVER, incarnation: 1 };
@@ -142,6 +145,8 @@ pub(in crate::bench) struct Pair<const L: usize> {
     bundles: usize,
     /// Packets taken so far.
     taken: u64,
+    /// Limit of packets under way.
+    most: usize,
     /// Bytes of frames between the two nodes.
     pub(in crate::bench) exchanged: u64,
     stop: Arc<AtomicBool>,
@@ -152,7 +157,7 @@ impl<const L: usize> Runs<L> for Pair<L> {
     /// Waits while too many packets are under way.
     fn burst(&mut self, count: usize) -> usize {
         let mut taken = 0;
-        if self.under_way() < UNDER_WAY {
+        if self.under_way() < self.most {
             self.input.set_time(self.sink.now());
             let before = self.rx.len();
             self.input.receive(count, &mut self.pool, &mut self.rx);
@@ -183,9 +188,9 @@ impl<const L: usize> Runs<L> for Pair<L> {
 impl<const L: usize> PlaysOnce<L> for Pair<L> {
     fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
         self.sink.kept = Some(Vec::with_capacity(frames.len()));
-        for chunk in frames.chunks(BURST) {
-            self.wait(UNDER_WAY)?;
-            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
+        for (first, chunk) in (0..).step_by(BURST).zip(frames.chunks(BURST)) {
+            self.wait(self.most)?;
+            self.input.once(Some(first), chunk, flags, &mut self.pool, &mut self.rx)?;
             self.taken += chunk.len() as u64;
             self.turn();
         }
@@ -218,6 +223,8 @@ impl<const L: usize> Pair<L> {
         let stopped = stop.clone();
         let mut pool = MemoryPool::new(BUFFERS);
         let is_paged = protection().plan().is_paged();
+        let block_len = size_of::<ActorHeader>() + chain.layout().size;
+        let most = UNDER_WAY.min(STATES / block_len);
         let mut primary = runtime(ME, flows, chain, protection());
         let said = introduce(&mut primary, ME, &[ME, OTHER], &mut pool);
         let server =
@@ -250,6 +257,7 @@ impl<const L: usize> Pair<L> {
             spare: Vec::new(),
             bundles: 0,
             taken: 0,
+            most,
             exchanged: 0,
             stop,
             thread: Some(thread),
@@ -300,7 +308,7 @@ impl<const L: usize> Pair<L> {
             }
         }
         loop {
-            let next = if self.under_way() >= UNDER_WAY && self.bundles > 0 && self.rx.is_empty() {
+            let next = if self.under_way() >= self.most && self.bundles > 0 && self.rx.is_empty() {
                 self.from_replica.recv().map_err(|_| TryRecvError::Disconnected)
             } else {
                 self.from_replica.try_recv()

@@ -51,18 +51,20 @@ pub(in crate::bench) fn missing(count: u64, runtime: &Runtime) -> String {
 
 /// Offset of the stamp in the encapsulation.
 const STAMP_AT: usize = 22;
+/// Offset of the epoch there, bytes.
+const EPOCH_AT: usize = 34;
+/// Offset of the flow's epoch in a played frame: in the destination address.
+const NOTED_AT: usize = 2;
 /// Offset of a packet's due time: in the payload.
 const DUE_AT: usize = 42;
 
-/// Plays frames to a runtime as the switch sends them. All flows have one epoch, so their
-/// encapsulations differ only in the stamp. The encapsulation is made beforehand, because
-/// that is the switch's work.
+/// Plays frames to a runtime as the switch sends them. The encapsulation is made
+/// beforehand, because that is the switch's work: it differs only in stamp and epoch.
 pub(in crate::bench) struct ToRuntime<const L: usize> {
     to: Peer,
     player: Player<L>,
     encapsulation: [u8; ENCAPSULATION_LEN],
     stamp: u64,
-    epoch: u32,
     /// Time at which the packets were due, ns; 0 if the packets carry no due time.
     pub(super) due: u64,
     by_clock: bool,
@@ -85,7 +87,6 @@ impl<const L: usize> ToRuntime<L> {
             player: Player::new(Vec::new()),
             encapsulation: [0; ENCAPSULATION_LEN],
             stamp: 1,
-            epoch: 1,
             due: 0,
             by_clock: false,
             fresh_every: 0,
@@ -123,10 +124,17 @@ impl<const L: usize> ToRuntime<L> {
         }
     }
 
+    /// From now on these frames are played: two of each flow, in the flows' order.
     pub(super) fn play(&mut self, frames: &[[u8; L]], pool: &mut dyn PacketPool) {
-        self.player = Player::new(frames.to_vec());
+        let mut frames = frames.to_vec();
+        for (flow, both) in frames.chunks_mut(2).enumerate() {
+            let noted = NOTED_AT..NOTED_AT + 4;
+            both.iter_mut()
+                .for_each(|frame| frame[noted.clone()].copy_from_slice(&epoch(flow).to_be_bytes()));
+        }
+        self.player = Player::new(frames);
         let Some(mut packet) = pool.take() else { return };
-        encapsulate(&mut packet, self.to, 0, self.epoch, 0);
+        encapsulate(&mut packet, self.to, 0, 0, 0);
         self.encapsulation.copy_from_slice(packet.bytes());
         pool.put(packet);
     }
@@ -147,7 +155,7 @@ impl<const L: usize> ToRuntime<L> {
                     &mut packet,
                     self.to,
                     self.stamp,
-                    self.epoch,
+                    epoch(0),
                     if begins { Flags::NEW } else { 0 },
                 );
                 into.push(packet);
@@ -164,10 +172,12 @@ impl<const L: usize> ToRuntime<L> {
                 let fits =
                     packet.copy_from(&traffic::udp::<L>(traffic::client(flow), traffic::VIRTUAL));
                 debug_assert!(fits);
-                encapsulate(packet, self.to, self.stamp, self.epoch, Flags::NEW);
+                encapsulate(packet, self.to, self.stamp, epoch(flow), Flags::NEW);
             } else if let Some(room) = packet.push_front(ENCAPSULATION_LEN) {
                 room.copy_from_slice(&self.encapsulation);
                 room[STAMP_AT..STAMP_AT + 8].copy_from_slice(&self.stamp.to_be_bytes());
+                let noted = ENCAPSULATION_LEN + NOTED_AT;
+                packet.bytes_mut().copy_within(noted..noted + 4, EPOCH_AT);
             }
         }
         for packet in into[before..].iter_mut().filter(|_| self.due > 0) {
@@ -179,25 +189,34 @@ impl<const L: usize> ToRuntime<L> {
         }
     }
 
-    /// Receives these frames, once.
+    /// Receives these frames, once: one of each flow from the flow numbered `first` on,
+    /// or of any flows under one epoch.
     pub(in crate::bench) fn once(
         &mut self,
+        first: Option<usize>,
         frames: &[[u8; L]],
         flags: u8,
         pool: &mut dyn PacketPool,
         into: &mut Vec<Packet>,
     ) -> Result<(), String> {
-        for frame in frames {
+        for (at, frame) in frames.iter().enumerate() {
+            let epoch = epoch(first.map_or(0, |first| first + at));
             let mut packet = pool.take().ok_or("no buffer left")?;
             if !packet.copy_from(frame) {
                 return Err("the frame does not fit".to_owned());
             }
             self.stamp += 1;
-            encapsulate(&mut packet, self.to, self.stamp, self.epoch, flags);
+            encapsulate(&mut packet, self.to, self.stamp, epoch, flags);
             into.push(packet);
         }
         Ok(())
     }
+}
+
+/// The epoch of a flow. Copies are found by a hash and the epoch, which no other flow
+/// has.
+fn epoch(flow: usize) -> u32 {
+    flow as u32 + 1
 }
 
 #[inline]
@@ -325,8 +344,8 @@ impl<const L: usize> Runs<L> for Alone<L> {
 impl<const L: usize> PlaysOnce<L> for Alone<L> {
     fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
         self.sink.kept = Some(Vec::with_capacity(frames.len()));
-        for chunk in frames.chunks(BURST) {
-            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
+        for (first, chunk) in (0..).step_by(BURST).zip(frames.chunks(BURST)) {
+            self.input.once(Some(first), chunk, flags, &mut self.pool, &mut self.rx)?;
             self.turn();
         }
         self.sink.kept.take().ok_or_else(|| "nothing was kept".to_owned())

@@ -82,8 +82,8 @@ impl<const L: usize> Runs<L> for Stateless<L> {
 impl<const L: usize> PlaysOnce<L> for Stateless<L> {
     fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
         self.sink.kept = Some(Vec::with_capacity(frames.len()));
-        for chunk in frames.chunks(BURST) {
-            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
+        for (first, chunk) in (0..).step_by(BURST).zip(frames.chunks(BURST)) {
+            self.input.once(Some(first), chunk, flags, &mut self.pool, &mut self.rx)?;
             self.turn()?;
         }
         self.sink.kept.take().ok_or_else(|| "nothing was kept".to_owned())

@@ -252,7 +252,7 @@ fn routes_that_nobody_asked_for_are_refused() {
 }
 
 /// A runtime answers the switch's previous incarnation when it has the next one's address
-/// already. What it leaves out is no loss.
+/// already. Flows that it leaves out are not lost.
 #[test]
 fn half_an_answer_to_a_previous_life_is_refused() {
     let mut bench = Bench::life(2);
