@@ -8,8 +8,9 @@
 
 #include <ndpi_api.h>
 
-/* Objects with one hash; the one that was used least recently makes room. */
-#define WAYS 8u
+/* Slots of one hash. There are twice as many slots as objects, so that a set is hardly ever
+ * full before the table is; the object in it that was used least recently makes room then. */
+#define WAYS 16u
 /* Categories are numbers with gaps, below this one. */
 #define CATEGORIES NDPI_PROTOCOL_NUM_CATEGORIES
 
@@ -24,13 +25,16 @@ struct hf_table {
 	uint64_t evicted;
 	/* Counts calls: the time of `used`. */
 	uint64_t clock;
-	/* What objects have, and may have. */
+	/* Memory taken and given back while this table was served, and its limit. Small tables
+	 * that nDPI makes for all flows while it inspects one are part of it. */
 	int64_t bytes;
 	int64_t limit;
+	/* Objects, and their limit. */
 	uint32_t objects;
+	uint32_t most;
 	/* The number of sets less one: a power of two less one. */
 	uint32_t mask;
-	/* The next slot that makes room if bytes are short. */
+	/* The next slot that makes room at a limit. */
 	uint32_t hand;
 	struct slot slots[];
 };
@@ -95,11 +99,12 @@ struct hf_table *hf_new(uint32_t flows, uint64_t bytes)
 	uint32_t sets = 1;
 	struct hf_table *table;
 
-	while (sets < (1u << 24) && sets * WAYS < flows)
+	while (sets < (1u << 24) && sets * WAYS / 2 < flows)
 		sets *= 2;
 	table = calloc(1, sizeof(*table) + sets * WAYS * sizeof(struct slot));
 	if (table) {
 		table->mask = sets - 1;
+		table->most = flows;
 		table->limit = bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes;
 	}
 	return table;
@@ -140,7 +145,7 @@ static struct slot *make(struct hf_table *table, uint64_t flow)
 		empty(table, slot);
 		table->evicted++;
 	}
-	while (table->objects && table->bytes >= table->limit) {
+	while (table->objects && (table->objects >= table->most || table->bytes >= table->limit)) {
 		struct slot *other = &table->slots[table->hand];
 
 		table->hand = (table->hand + 1) % ((table->mask + 1) * WAYS);

@@ -1,7 +1,7 @@
 /* What src/lib.rs calls: an ABI of our own, so that nothing of nDPI's (structures, sizes,
  * versions) reaches Rust. Whoever changes it changes HF_ABI here and there.
  *
- * A lock in shim.c makes every function good for any thread. All memory is the system's
+ * What tables share, a lock in shim.c guards; a table is its owner's. All memory is the system's
  * allocator's: in a worker with a local standby it is the process's own, and a standby that
  * takes over has tables as they were when it was forked. A flow whose object is missing, or
  * has seen other packets, is told as HF_MISSING. */

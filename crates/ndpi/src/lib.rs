@@ -95,11 +95,11 @@ fn load() -> Result<Library, String> {
         |what: &str, error: &dyn core::fmt::Display| format!("loading nDPI: {what}: {error}");
     let image =
         Image::lay_out("holdfast-ndpi", image).map_err(|error| failed("its memory", &error))?;
-    // SAFETY: the image is the shim that was built with this program; neither it nor the
-    // libraries that it needs do anything when they are loaded but to register themselves
-    // with the linker.
+    // SAFETY: the image is the shim that was built with this program. It does nothing
+    // when it is loaded; the libraries that it needs (nDPI, the C library, libgcrypt) set
+    // up what is their own.
     let object = unsafe { Object::open(Some(&image.into_path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
-        format!("nDPI, which this program was built with, cannot be loaded: {error}: `apt-get install libndpi4.2`")
+        format!("nDPI, which this program was built with, cannot be loaded: {error}: install that version of it, `libndpi4.2` on Debian 12")
     })?;
     let missing = |error: libloading::Error| failed("the shim", &error);
     // SAFETY: the function is that of shim/shim.h, from which the image was built; it has
@@ -129,11 +129,6 @@ fn load() -> Result<Library, String> {
     // The functions stay good for the life of the process: the library is never unloaded.
     core::mem::forget(object);
     Ok(library)
-}
-
-/// The reason why this program has no nDPI, and the remedy; `None` if it has.
-pub fn absent() -> Option<&'static str> {
-    IMAGE.is_none().then_some(ABSENT)
 }
 
 fn find(names: &[String], name: &str) -> Option<u16> {
@@ -170,8 +165,8 @@ impl Library {
         find(&self.categories, name).filter(|_| !name.is_empty())
     }
 
-    /// A table for the objects of `flows` flows, rounded up to a power of two, that take
-    /// up to `bytes` of memory together.
+    /// A table for the objects of `flows` flows that take up to `bytes` of memory
+    /// together.
     ///
     /// # Panics
     /// Without memory.
@@ -218,7 +213,7 @@ pub struct Table {
     objects: NonNull<Objects>,
 }
 
-// SAFETY: the shim's functions may be called by any thread.
+// SAFETY: a table is used by its owner alone, and the shim locks what tables share.
 unsafe impl Send for Table {}
 
 impl Table {
@@ -232,7 +227,7 @@ impl Table {
             flow: packet.flow,
             ms: packet.ms,
             step: packet.step,
-            // No IP packet is longer than its field of 16 bits can say.
+            // No packet is longer than a buffer.
             len: packet.ip.len().try_into().ok()?,
             ahead_len: ahead.len().try_into().ok()?,
             is_last: packet.is_last.into(),
@@ -279,7 +274,8 @@ impl Table {
     }
 
     /// The number of objects that were freed because there was no room for others.
-    pub fn evicted(&self) -> u64 {
+    #[cfg(test)]
+    fn evicted(&self) -> u64 {
         self.counts().1
     }
 }

@@ -81,6 +81,8 @@ fn a_table_is_bounded() {
         }
         (table.len(), table.evicted())
     };
+    let (len, evicted) = fill(1300, 8 << 20);
+    assert_eq!((len, evicted), (1000, 0), "three quarters of its flows have room");
     let (len, evicted) = fill(64, 1 << 20);
     assert_eq!((len, evicted), (64, 936));
     let (len, evicted) = fill(4096, 40_000);

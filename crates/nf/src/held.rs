@@ -113,7 +113,12 @@ impl<S> Cached<S> {
         self.words[1] as u32
     }
 
-    /// The flow's number, if there has been a step.
+    /// Takes the number away. The steps remain.
+    pub(crate) fn clear(&mut self) {
+        self.words[0] = 0;
+    }
+
+    /// The flow's number, if it may have an object.
     pub(crate) fn number(&self) -> Option<u64> {
         (self.words[0] != 0).then_some(self.words[0])
     }
@@ -205,7 +210,7 @@ impl<S: Caches<T>, T: Store> Holds<S> for Cached<T> {
     #[inline]
     fn follow(&self, shared: &mut S, event: FlowEvent) {
         if matches!(event, FlowEvent::Ended | FlowEvent::Departed) {
-            shared.cache().forget(self);
+            shared.cache().end(self);
         }
     }
 }

@@ -23,9 +23,8 @@ pub struct DpiConfig {
     #[serde(default = "other_packets")]
     #[schemars(range(min = 1))]
     pub other_packets: u32,
-    /// Flows of a runtime whose protocol may be undecided at a time, rounded up to a
-    /// power of two of at least 8; 16384 by default. With more, the one that was seen
-    /// least recently is decided by what is known of it.
+    /// Flows of a runtime whose protocol may be undecided at a time; 16384 by default.
+    /// With more, another one is decided by what is known of it.
     #[serde(default = "undecided_flows")]
     #[schemars(range(min = 1, max = 1_048_576))]
     pub undecided_flows: u32,

@@ -22,9 +22,11 @@ mod config;
 mod packet;
 mod rule;
 
+use crate::firewall::Action as Judgement;
+use crate::tcp;
 pub use config::DpiConfig;
 use holdfast_ndpi::{Inspected, Library, Table, Verdict as Found};
-use holdfast_nf::wire::header::{proto, tcp_flags};
+use holdfast_nf::wire::header::proto;
 use holdfast_nf::{
     Cache, Cached, ConfigError, Context, Counters, Direction, DropReason, NetworkFunction, Open,
     Opening, Packet, Store, Verdict,
@@ -106,6 +108,8 @@ holdfast_nf::flow_state! {
     }
 }
 
+const _: () = assert!(size_of::<Classified>() == 24, "bytes that protections copy");
+
 /// The function; see the module.
 pub struct Dpi {
     library: &'static Library,
@@ -148,7 +152,7 @@ impl Dpi {
     /// Notes that the flow is decided, and counts it.
     fn decide(&self, flow: &mut Classified, shared: &mut DpiCounts) {
         flow.stage = stage::DECIDED;
-        shared.objects.forget(&flow.object);
+        shared.objects.forget(&mut flow.object);
         self.count(flow, shared);
     }
 
@@ -177,6 +181,10 @@ impl Dpi {
         shared: &mut DpiCounts,
         cx: &mut Context,
     ) {
+        if flow.stage == stage::OUTDATED {
+            shared.inspection.add(Event::CutShort as usize, 1);
+            return self.decide(flow, shared);
+        }
         let ip = match packet::kind(packet) {
             Kind::Whole(ip) => ip,
             Kind::Empty => return,
@@ -199,9 +207,7 @@ impl Dpi {
             ahead: syn.as_ref().map(Syn::bytes),
             is_last: step.before.saturating_add(1) >= most,
         };
-        let is_outdated = flow.stage == stage::OUTDATED;
-        let found = if is_outdated { None } else { objects.0.inspect(inspected) };
-        let Some(found) = found else {
+        let Some(found) = objects.0.inspect(inspected) else {
             shared.inspection.add(Event::CutShort as usize, 1);
             return self.decide(flow, shared);
         };
@@ -261,7 +267,7 @@ impl NetworkFunction for Dpi {
         _shared: &mut DpiCounts,
         _cx: &mut Opening<'_>,
     ) -> Open<Classified> {
-        let has_syn = packet.tcp().is_some_and(|tcp| tcp.flags & tcp_flags::SYN != 0);
+        let has_syn = tcp::opens(packet);
         Open::Accept(Classified { has_syn: has_syn.into(), ..Classified::default() })
     }
 
@@ -278,9 +284,9 @@ impl NetworkFunction for Dpi {
         }
         let Some(rule) = self.rule(flow) else { return Verdict::Forward };
         match self.rules[rule].action {
-            Action::Pass | Action::Count => Verdict::Forward,
-            Action::Deny => Verdict::Drop(DropReason::FunctionDenied),
-            Action::Reject => Verdict::Reject(DropReason::FunctionDenied),
+            Action::Judge(Judgement::Allow) | Action::Count => Verdict::Forward,
+            Action::Judge(Judgement::Deny) => Verdict::Drop(DropReason::FunctionDenied),
+            Action::Judge(Judgement::Reject) => Verdict::Reject(DropReason::FunctionDenied),
             Action::Mark(mark) if mark.write(packet) => Verdict::Forward,
             Action::Mark(_) => Verdict::Drop(DropReason::FrameTooLarge),
         }

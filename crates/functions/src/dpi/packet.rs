@@ -17,7 +17,7 @@ pub(super) enum Kind<'p> {
 
 /// Headers and lengths were checked when the packet was parsed.
 pub(super) fn kind(packet: &Packet) -> Kind<'_> {
-    if packet.layers.fragment || packet.is_intact() == Some(false) {
+    if packet.layers.fragment {
         return Kind::Unfit;
     }
     let has_data = match packet.layers.protocol {
@@ -31,6 +31,7 @@ pub(super) fn kind(packet: &Packet) -> Kind<'_> {
     };
     let (start, end) = (usize::from(packet.layers.l3), usize::from(packet.layers.end));
     match packet.bytes().get(start..end) {
+        Some(_) if has_data && packet.is_intact() == Some(false) => Kind::Unfit,
         Some(ip) if has_data => Kind::Whole(ip),
         _ => Kind::Empty,
     }

@@ -1,6 +1,6 @@
 //! Rules: an action, and the protocols or categories that it is for.
 
-use crate::firewall::Action as Verdict;
+use crate::firewall::Action as Judgement;
 use crate::qos_marker::{DscpConfig, Mark};
 use crate::rule_text::{RuleText, words};
 use holdfast_ndpi::Library;
@@ -9,9 +9,7 @@ use holdfast_nf::ConfigError;
 /// The action of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    Pass,
-    Deny,
-    Reject,
+    Judge(Judgement),
     Mark(Mark),
     /// Later rules decide.
     Count,
@@ -20,7 +18,7 @@ pub(super) enum Action {
 impl Action {
     /// True if the flow ends with it.
     pub(super) fn is_refusal(self) -> bool {
-        matches!(self, Action::Deny | Action::Reject)
+        matches!(self, Action::Judge(Judgement::Deny | Judgement::Reject))
     }
 }
 
@@ -52,17 +50,12 @@ impl Rule {
                 let dscp = config.read().map_err(|message| written.error(offset, message))?;
                 Action::Mark(Mark { dscp: Some(dscp), pcp: None })
             }
-            word => match Verdict::read(&written) {
-                Ok(Verdict::Allow) => Action::Pass,
-                Ok(Verdict::Deny) => Action::Deny,
-                Ok(Verdict::Reject) => Action::Reject,
-                Err(_) => {
-                    return Err(written.wrong_word(format!(
-                        "`{word}` is not an action: a rule begins with `allow`, `deny`, \
-                         `reject`, `mark` or `count`"
-                    )));
-                }
-            },
+            word => Action::Judge(Judgement::read(&written).map_err(|_| {
+                written.wrong_word(format!(
+                    "`{word}` is not an action: a rule begins with `allow`, `deny`, \
+                     `reject`, `mark` or `count`"
+                ))
+            })?),
         };
         let mut rule = Rule {
             action,
@@ -107,7 +100,7 @@ impl Rule {
     }
 }
 
-/// The text names all names that there are if they are few, else those that are alike.
+/// The text names up to eight names that contain the written one or are part of it.
 fn unknown(kind: &str, name: &str, known: &[String]) -> String {
     let lower = name.to_lowercase();
     let alike = known.iter().filter(|known| {

@@ -15,15 +15,12 @@ use super::{Shareable, SharedField};
 use crate::{Cached, Context};
 
 /// A place for objects, with a limit of its own.
+#[expect(clippy::len_without_is_empty, reason = "nobody asks whether it is empty")]
 pub trait Store: Send + 'static {
     /// Ends the object of this flow, if there is one.
     fn forget(&mut self, flow: u64);
     /// The number of objects.
     fn len(&self) -> usize;
-    /// True without an object.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 /// The step of a flow's object that is due.
@@ -52,13 +49,14 @@ impl<S: Store> Cache<S> {
         (&mut self.0, flow.step(cx))
     }
 
-    /// The store, to look at.
-    pub fn store(&self) -> &S {
-        &self.0
+    /// Ends a flow's object, if there is one. The flow takes no further step.
+    pub fn forget(&mut self, flow: &mut Cached<S>) {
+        self.end(flow);
+        flow.clear();
     }
 
-    /// Ends a flow's object, if there is one.
-    pub fn forget(&mut self, flow: &Cached<S>) {
+    /// Ends the object of a flow that is no more.
+    pub(crate) fn end(&mut self, flow: &Cached<S>) {
         if let Some(flow) = flow.number() {
             self.0.forget(flow);
         }
