@@ -26,6 +26,8 @@ holdfast_nf::flow_state! {
         pub ways: [Reader; 2],
         /// Requests so far: the number of the latest one.
         pub requests: u32,
+        /// The number behind the client's latest SYN.
+        pub offered: u32,
         /// The request whose header section is being read, or was read last.
         pub head: Head,
         /// Outstanding requests.
@@ -37,7 +39,7 @@ holdfast_nf::flow_state! {
         /// 1 if the latest request was refused.
         pub refused: u8,
         /// Zero.
-        pub spare: [u8; 7],
+        pub spare: [u8; 3],
     }
 }
 
@@ -75,11 +77,16 @@ impl HttpFlow {
     }
 
     /// Handles a SYN-ACK of the server. `requests`, `responses`: sequence numbers of the
-    /// first byte of each direction.
+    /// first byte of each direction. The client keeps its connection if a SYN-ACK
+    /// answers no SYN of its own (RFC 9293, section 3.10.7.4).
     pub(super) fn answer(&mut self, requests: u32, responses: u32) {
         let [ours, theirs] = &self.ways;
-        let is_begun = ours.step != step::AWAITED && ours.initial == requests;
+        let is_first = ours.step == step::AWAITED;
+        let is_begun = !is_first && ours.initial == requests;
         if is_begun && theirs.initial == responses {
+            return;
+        }
+        if !is_first && !is_begun && self.offered != requests {
             return;
         }
         // A server with SYN cookies may answer one SYN twice with different numbers, and
@@ -89,7 +96,8 @@ impl HttpFlow {
             self.ways[RESPONSES].step = step::OFF;
             return;
         }
-        *self = HttpFlow::opening(self.head.keeps_targets());
+        let offered = self.offered;
+        *self = HttpFlow { offered, ..HttpFlow::opening(self.head.keeps_targets()) };
         self.ways = [Reader::from(requests, false), Reader::from(responses, true)];
     }
 

@@ -418,9 +418,11 @@ impl NetworkFunction for Http {
                     return Verdict::Drop(DropReason::BadChecksum);
                 }
                 flow.answer(segment.acknowledgement, segment.sequence.wrapping_add(1));
-            } else if is_planted(Fault::BelievesClientSyns) && cx.direction() == Direction::Forward
-            {
-                flow.ways[REQUESTS] = Reader::from(segment.sequence.wrapping_add(1), false);
+            } else if cx.direction() == Direction::Forward {
+                flow.offered = segment.sequence.wrapping_add(1);
+                if is_planted(Fault::BelievesClientSyns) {
+                    flow.ways[REQUESTS] = Reader::from(flow.offered, false);
+                }
             }
             return Verdict::Forward;
         }

@@ -154,6 +154,25 @@ fn an_answered_syn_begins_anew() {
     talk.is_refused(Client, EVIL);
 }
 
+/// A SYN-ACK that answers neither the client's latest SYN nor the connection's own begins
+/// nothing: the client keeps its connection, and its bytes are read as before.
+#[test]
+fn a_strange_answer_begins_nothing() {
+    let mut talk = conversation();
+    talk.asks(get("/", "a.example"));
+    talk.answers(ok(""));
+    // The SYN came twice, and its second answer acknowledges all that has come since.
+    talk.sends(Server, "SYN ACK", SERVER - 1, b"").expect("the client decides about it");
+    let acknowledged = talk.next[0];
+    talk.next[0] = 70_000;
+    talk.sends(Server, "SYN ACK", 900_000, b"").expect("as before");
+    talk.next[0] = acknowledged;
+    talk.asks(get("/", "a.example"));
+    talk.answers(ok(""));
+    assert_eq!((talk.count("requests"), talk.count("responses_2xx")), (2, 2));
+    talk.is_refused(Client, EVIL);
+}
+
 /// A server with SYN cookies may answer a SYN twice, with two numbers. Only the client
 /// knows which one counts, so responses are not read; requests are.
 #[test]
