@@ -37,15 +37,27 @@ const OWN: [&str; 10] = [
     "holdfast-wire",
 ];
 
+/// The workspace's manifest.
+const MANIFEST: &str = include_str!("../../Cargo.toml");
+
+/// Crates that the workspace does not optimise.
+fn not_optimised() -> impl Iterator<Item = &'static str> {
+    MANIFEST.lines().filter_map(|line| Some(line.split_once(" = { opt-level = 0")?.0))
+}
+
 /// Cargo's configuration: no network, one core, as other tests have the other one, and
 /// what the workspace has built. Holdfast's own crates are built once more, because they
-/// are another workspace's, and are not optimised; all others are there already.
+/// are another workspace's, and are not optimised; all others are there already, if they
+/// are optimised as there.
 fn cargo_configuration() -> Result<String> {
     let target = target()?;
     let mut text = format!(
         "net.offline = true\nbuild = {{ target-dir = {target:?}, jobs = 1, incremental = false }}\n"
     );
-    OWN.iter().for_each(|own| text += &format!("profile.dev.package.{own}.opt-level = 0\n"));
+    let others = not_optimised().filter(|name| !OWN.contains(name));
+    OWN.into_iter()
+        .chain(others)
+        .for_each(|name| text += &format!("profile.dev.package.{name}.opt-level = 0\n"));
     Ok(text)
 }
 

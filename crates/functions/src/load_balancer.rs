@@ -124,7 +124,8 @@ fn end(text: &str, path: String) -> Result<End, ConfigError> {
 /// Fills Maglev's table: backends take turns in claiming the next free entry of their own
 /// permutation.
 fn maglev(backends: &[End]) -> Vec<u16> {
-    let permutation: Vec<(usize, usize)> = backends
+    // Each backend's next entry, and its step to the one after.
+    let mut permutations: Vec<(usize, usize)> = backends
         .iter()
         .map(|backend| {
             let key = FlowKey {
@@ -136,23 +137,19 @@ fn maglev(backends: &[End]) -> Vec<u16> {
         })
         .collect();
     let mut table = vec![UNCLAIMED; MAGLEV_SIZE];
-    let mut next = vec![0usize; backends.len()];
-    let mut filled = 0;
-    while filled < MAGLEV_SIZE {
-        for (backend, (offset, skip)) in permutation.iter().enumerate() {
-            loop {
-                let at = (offset + next[backend] * skip) % MAGLEV_SIZE;
-                next[backend] += 1;
-                if table[at] == UNCLAIMED {
-                    table[at] = backend as u16;
-                    filled += 1;
-                    break;
-                }
+    for (backend, _) in (0..permutations.len()).cycle().zip(0..MAGLEV_SIZE) {
+        let (next, skip) = &mut permutations[backend];
+        let at = loop {
+            let at = *next;
+            *next += *skip;
+            if *next >= MAGLEV_SIZE {
+                *next -= MAGLEV_SIZE;
             }
-            if filled == MAGLEV_SIZE {
-                break;
+            if table[at] == UNCLAIMED {
+                break at;
             }
-        }
+        };
+        table[at] = backend as u16;
     }
     table
 }

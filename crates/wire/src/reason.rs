@@ -145,7 +145,7 @@ impl DropCounters {
 
     /// Adds another part's counts.
     pub fn add(&mut self, other: &DropCounters) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine += theirs;
         }
     }

@@ -25,21 +25,21 @@ impl Host {
     pub(super) fn abandon(&mut self) -> DropCounters {
         self.hub.abandon(&mut self.pool);
         self.fragments.iter_mut().for_each(Fragments::abandon);
-        let drops = self.drop_fragments();
+        let mut drops = DropCounters::default();
+        self.drop_fragments(&mut drops);
         let count = self.fragments.len();
         self.fragments = edges(count);
         drops
     }
 
-    pub(super) fn drop_fragments(&mut self) -> DropCounters {
-        let mut drops = DropCounters::default();
+    /// Drops the fragments that have waited too long.
+    pub(super) fn drop_fragments(&mut self, drops: &mut DropCounters) {
         for fragments in &mut self.fragments {
             while let Some((packet, reason)) = fragments.poll_dropped() {
                 drops.count(reason);
                 self.pool.put(packet);
             }
         }
-        drops
     }
 
     /// Finds a fragment's flow, as an edge does, and hands the switch also the fragments
@@ -66,7 +66,8 @@ impl Host {
         while let Some((key, packet)) = fragments.poll_ready() {
             self.hub.handle_packet(switch, key, packet);
         }
-        let mut drops = self.drop_fragments();
+        let mut drops = DropCounters::default();
+        self.drop_fragments(&mut drops);
         dropped.into_iter().for_each(|reason| drops.count(reason));
         drops
     }

@@ -588,7 +588,7 @@ impl World {
         let host = &mut self.hosts[at];
         host.turn_at = u64::MAX;
         host.fragments.iter_mut().for_each(|fragments| fragments.handle_timeout(now));
-        self.drops.add(&host.drop_fragments());
+        host.drop_fragments(&mut self.drops);
         host.hub.manager.set_alive(alive.into_iter());
         host.hub.turn(now, &mut host.out, &mut host.pool);
         self.after_hub(at);

@@ -407,10 +407,12 @@ impl World {
     }
 
     fn is_over(&mut self, time: u64) -> bool {
+        if !self.healed {
+            return false;
+        }
         let is_over =
             |at: usize| self.clients[at].progress() != Progress::Running && !self.is_half_reset(at);
-        let all_done = (0..self.clients.len()).all(|at| is_over(at) || self.has_lost(at));
-        if !(self.healed && all_done) {
+        if !(0..self.clients.len()).all(|at| is_over(at) || self.has_lost(at)) {
             return false;
         }
         self.quiet_from.get_or_insert(self.count);

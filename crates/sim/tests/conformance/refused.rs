@@ -1,7 +1,7 @@
 //! Refusals: the sender of a packet that a function refuses is told, and nothing
 //! contradicts it.
 
-use crate::sweep::sweep_over;
+use crate::sweep::{harms, sweep_over};
 use crate::{
     MILLISECOND, Mix, READY, check_basics, check_finished, few_connections, require, scenario,
     sweep,
@@ -69,18 +69,12 @@ pub(crate) fn refused_once(mix: Mix) -> Result<(), String> {
     if !mix.preset.is_strict() {
         return Ok(());
     }
-    let mut forgotten = 0;
     let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..scenario(81, mix) };
-    sweep(planted, &plan(true), How::Kill, 7, |_, outcome| {
-        forgotten += usize::from(
-            outcome.report.violations.iter().any(|one| one.text.contains("was refused")),
-        );
-        Ok(())
+    let enough = 20 / mix.always_every();
+    let forgotten = harms(planted, &plan(true), How::Kill, 7, enough, |_, outcome| {
+        Ok(outcome.report.violations.iter().any(|one| one.text.contains("was refused")))
     })?;
-    require!(
-        forgotten > 20 / mix.always_every(),
-        "only {forgotten} kills were seen to lose what had been refused"
-    );
+    require!(forgotten > enough, "only {forgotten} kills were seen to lose what had been refused");
     Ok(())
 }
 
@@ -159,15 +153,13 @@ pub(crate) fn both_ends_are_reset(mix: Mix) -> Result<(), String> {
     if !mix.preset.is_strict() {
         return Ok(());
     }
-    let mut forgotten = 0;
     let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..scenario(91, mix) };
-    sweep(planted, &plan(true), How::Kill, 7, |_, outcome| {
-        forgotten +=
-            usize::from(outcome.report.violations.iter().any(|one| one.text.contains("was reset")));
-        Ok(())
+    let enough = 20 / mix.always_every();
+    let forgotten = harms(planted, &plan(true), How::Kill, 7, enough, |_, outcome| {
+        Ok(outcome.report.violations.iter().any(|one| one.text.contains("was reset")))
     })?;
     require!(
-        forgotten > 20 / mix.always_every(),
+        forgotten > enough,
         "only {forgotten} kills were seen to lose why a connection was reset"
     );
     Ok(())

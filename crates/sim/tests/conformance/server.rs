@@ -75,10 +75,7 @@ pub(crate) fn server_dies(mix: Mix) -> Result<(), String> {
     let is_seen = |outcome: &Outcome| {
         outcome.report.violations.iter().any(|one| is_twice(one) || !mix.preset.is_paged())
     };
-    let twice = (74..78)
-        .flat_map(|seed| both(forgets, seed, cut_off))
-        .filter(|(_, outcome)| is_seen(outcome))
-        .count();
-    require!(twice > 0, "a server that forgets did no harm");
+    let mut twice = (74..78).flat_map(|seed| both(forgets, seed, cut_off));
+    require!(twice.any(|(_, outcome)| is_seen(&outcome)), "a server that forgets did no harm");
     Ok(())
 }

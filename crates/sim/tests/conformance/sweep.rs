@@ -6,7 +6,7 @@ use holdfast_sim::sweep::{Course, disturbed};
 use holdfast_sim::{Exit, How, Outcome, Plan, Planted, Scenario, Whom};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 pub(crate) use holdfast_sim::sweep::{READY, few_connections, lines};
 
@@ -99,9 +99,39 @@ pub(crate) fn sweep(
 pub(crate) fn sweep_over(
     scenario: Scenario,
     plan: &Plan,
-    (whom, how): (impl Fn(usize) -> Whom, How),
+    victim: (impl Fn(usize) -> Whom, How),
     step: u64,
     mut look: impl FnMut(&Plan, Outcome) -> Result<(), String>,
+) -> Result<(), String> {
+    sweep_while(scenario, plan, victim, step, |plan, outcome| {
+        look(plan, outcome).map(|()| ControlFlow::Continue(()))
+    })
+}
+
+/// Runtimes take turns in failing until more than `enough` of these failures were seen to
+/// do harm. Returns how many were.
+pub(crate) fn harms(
+    scenario: Scenario,
+    plan: &Plan,
+    how: How,
+    step: u64,
+    enough: usize,
+    mut does_harm: impl FnMut(&Plan, Outcome) -> Result<bool, String>,
+) -> Result<usize, String> {
+    let mut harms = 0;
+    sweep_while(scenario, plan, (Whom::Number, how), step, |plan, outcome| {
+        harms += usize::from(does_harm(plan, outcome)?);
+        Ok(if harms > enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    Ok(harms)
+}
+
+fn sweep_while(
+    scenario: Scenario,
+    plan: &Plan,
+    (whom, how): (impl Fn(usize) -> Whom, How),
+    step: u64,
+    mut look: impl FnMut(&Plan, Outcome) -> Result<ControlFlow<()>, String>,
 ) -> Result<(), String> {
     let mix = Mix { preset: scenario.preset, served: scenario.served, servers: scenario.servers };
     let Course { undisturbed, events: Range { start: first, end: last } } =
@@ -119,7 +149,9 @@ pub(crate) fn sweep_over(
         if is_planted { always.collect() } else { mix.some_of(first..last, step).collect() };
     for event in events {
         let (plan, outcome) = disturbed(scenario, plan, event, (whom(runs), how))?;
-        look(&plan, outcome)?;
+        if look(&plan, outcome)?.is_break() {
+            return Ok(());
+        }
         runs += 1;
     }
     require!(
