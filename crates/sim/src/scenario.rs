@@ -109,8 +109,8 @@ pub struct Scenario {
     pub published: bool,
     /// The chain has the functions that look into packets and streams, too.
     pub inspected: bool,
-    /// The chain has this function of the catalog, too.
-    pub inserted: Option<&'static Inserted>,
+    /// The chain has these functions of the catalog, too.
+    pub inserted: &'static [Inserted],
 }
 
 /// A function of the catalog, with its configuration, that a scenario's chains have
@@ -172,7 +172,7 @@ impl Scenario {
                 servers,
                 published,
                 inspected,
-                inserted: None,
+                inserted: &[],
             };
         }
         let presets = [
@@ -204,7 +204,7 @@ impl Scenario {
             servers,
             published: false,
             inspected: false,
-            inserted: None,
+            inserted: &[],
         }
     }
 
@@ -307,7 +307,7 @@ impl Scenario {
         if self.inspected {
             functions.extend(self.inspecting()?);
         }
-        if let Some(Inserted { name, config }) = self.inserted {
+        for Inserted { name, config } in self.inserted {
             functions.push(catalog::build(name, config)?);
         }
         for service in services {

@@ -11,6 +11,8 @@
 //! N-th of these failures, beginning with the K-th, so that N runs with K = 0 … N-1 try
 //! all of them. Without the variable a third is tried; `0/1` tries all.
 
+#[path = "conformance/chains.rs"]
+mod chains;
 #[path = "conformance/full.rs"]
 mod full;
 #[path = "conformance/mix.rs"]
@@ -66,6 +68,7 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("refused_once", refused::refused_once),
     ("both_ends_are_reset", refused::both_ends_are_reset),
     ("verdicts", verdicts::verdicts),
+    ("papers_chains", chains::papers_chains),
 ];
 
 /// Requirements for rows with a state server.

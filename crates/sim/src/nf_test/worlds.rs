@@ -55,7 +55,7 @@ pub(super) fn check(
         servers: 1,
         published: false,
         inspected: false,
-        inserted: Some(function),
+        inserted: std::slice::from_ref(function),
     };
     let plan = Plan {
         connections: few_connections(),

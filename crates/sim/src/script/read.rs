@@ -395,7 +395,7 @@ impl Reading {
             servers: 1,
             published: false,
             inspected: false,
-            inserted: None,
+            inserted: &[],
         };
         Reading {
             scenario,

@@ -64,7 +64,7 @@ fn every_connection_finishes_in_peace() {
                 servers: 1,
                 published: false,
                 inspected: false,
-                inserted: None,
+                inserted: &[],
             });
             assert_eq!(report.finished, report.connections, "{preset:?}: {}", broken(&report));
             assert!(report.violations.is_empty(), "{preset:?}: {}", broken(&report));

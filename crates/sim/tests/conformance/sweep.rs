@@ -35,7 +35,7 @@ pub(crate) fn scenario(seed: u64, mix: Mix) -> Scenario {
         servers,
         published: false,
         inspected: false,
-        inserted: None,
+        inserted: &[],
     }
 }
 

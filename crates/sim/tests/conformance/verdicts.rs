@@ -2,8 +2,10 @@
 //! decided of a flow, and what its packets have shown of it, stays.
 
 use crate::sweep::by_flow;
-use crate::{MILLISECOND, Mix, READY, check_basics, check_finished, require, scenario, sweep};
-use holdfast_sim::{Connection, End, How, Inserted, Outcome, Plan, Scenario, play};
+use crate::{
+    MILLISECOND, Mix, READY, check_basics, check_finished, harms, require, scenario, sweep,
+};
+use holdfast_sim::{Connection, End, How, Inserted, Outcome, Plan, Preset, Scenario, play};
 use holdfast_wire::header::proto;
 use serde_json::json;
 use std::sync::LazyLock;
@@ -32,7 +34,7 @@ fn ends(number: u8, ping: bool) -> (End, End) {
 }
 
 /// The DSCPs of the packets of each direction of each flow, in order, and its protocol.
-fn marks(outcome: &Outcome) -> Vec<(u8, Vec<u8>)> {
+pub(crate) fn marks(outcome: &Outcome) -> Vec<(u8, Vec<u8>)> {
     let of = |frames: Vec<&[u8]>| frames.iter().map(|frame| frame[15] >> 2).collect();
     by_flow(&outcome.released).into_iter().map(|((_, of_ip), all)| (of_ip, of(all))).collect()
 }
@@ -47,7 +49,8 @@ fn is_forgotten(marks: &[u8]) -> bool {
 /// Flows are decided, and marked by it. A runtime is killed between any two events: a
 /// flow that is decided keeps its protocol, and an undecided one gets the one that it
 /// would have got, or is unknown. Some must be seen to be unknown early, because the
-/// library's object was lost.
+/// library's object was lost. The same sweep must see that an unprotected flow forgets its
+/// protocol.
 pub(crate) fn verdicts(mix: Mix) -> Result<(), String> {
     let connections: Vec<Connection> = (0u64..9)
         .map(|number| Connection {
@@ -66,7 +69,7 @@ pub(crate) fn verdicts(mix: Mix) -> Result<(), String> {
         lasts: 8_000 * MILLISECOND,
         ..Plan::default()
     };
-    let inserted = Scenario { inserted: Some(&DPI), ..scenario(61, mix) };
+    let inserted = Scenario { inserted: std::slice::from_ref(&*DPI), ..scenario(61, mix) };
     let undisturbed = play(inserted, plan.clone());
     check_basics(mix, &plan, &undisturbed)?;
     check_finished(mix, &plan, &undisturbed)?;
@@ -114,5 +117,12 @@ pub(crate) fn verdicts(mix: Mix) -> Result<(), String> {
         hasty > 0 || mix.every() > 3 || !mix.preset.promises(),
         "no undecided flow was cut short"
     );
+    let none = Mix { preset: Preset::NONE, ..mix };
+    let unprotected = Scenario { inserted: inserted.inserted, ..scenario(61, none) };
+    let plan = Plan { strict: false, ..plan };
+    let forgotten = harms(unprotected, &plan, How::Kill, 7, 0, |_, outcome| {
+        Ok(marks(&outcome).iter().any(|(_, marks)| is_forgotten(marks)))
+    })?;
+    require!(forgotten > 0, "unprotected flows forgot no decision either");
     Ok(())
 }

@@ -20,7 +20,7 @@ pub(crate) fn scenario(seed: u64, preset: Preset) -> Scenario {
         servers: 1,
         published: false,
         inspected: false,
-        inserted: None,
+        inserted: &[],
     }
 }
 
