@@ -22,20 +22,20 @@ demo_packages+=(curl nginx-light)
 gate_packages=(libdpdk-dev pkg-config)
 gate_packages+=(libfabric-dev)
 gate_packages+=(libndpi-dev)
-gate_packages+=(bind9-dnsutils dnsmasq-base git iperf3 iputils-ping openssl traceroute util-linux wrk)
+gate_packages+=(bind9-dnsutils dnsmasq-base git iperf3 iputils-ping openssh-client openssh-server openssl traceroute util-linux wrk)
 gate_packages+=(bird2 frr)
 gate_packages+=(etcd-server)
 gate_packages+=(redis-server)
 # For libFuzzer, which is C++; what captures for the comparisons with Suricata and ndpiReader are recorded with.
 soak_packages=(g++)
 soak_packages+=(libndpi-bin)
-soak_packages+=(netcat-openbsd openssh-client openssh-server python3-pyftpdlib tcpdump tnftp)
+soak_packages+=(netcat-openbsd python3-pyftpdlib tcpdump tnftp)
 # From bookworm-backports, with the library that it needs from there: the versions that the checked-in alerts
 # are of.
 soak_backports=("suricata=1:7.0.10-1~bpo12+1" "libhtp2=1:0.5.50-1+deb13u1~bpo12+1")
 # Packages that would start a service, and its name.
 declare -A services=(
-  [bird2]=bird [etcd-server]=etcd [frr]=frr [nginx-light]=nginx [redis-server]=redis-server
+  [bird2]=bird [etcd-server]=etcd [frr]=frr [nginx-light]=nginx [openssh-server]=ssh [redis-server]=redis-server
 )
 
 # Debian 12 has a compiler that is current, because its browsers need one, under names of its own.

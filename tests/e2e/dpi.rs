@@ -3,7 +3,9 @@
 
 use crate::inspection::{Service, network, network_under, send, send_refused};
 use anyhow::{Context, Result, ensure};
+use holdfast_control::flows::Flows;
 use holdfast_control::status::{Protected, Status};
+use holdfast_lab::process::Process;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, programs, until};
 use holdfast_tests::network::{
@@ -13,10 +15,11 @@ use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{LOCAL, kill_worker};
 use holdfast_tests::verdict::ensure_unbroken;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -26,6 +29,12 @@ pub(crate) fn tests() -> Vec<Test> {
             3,
             &[NGINX, DIG, DNSMASQ],
             protocols_are_known_whatever_dies,
+        ),
+        light(
+            "curl_and_ssh_are_known_whatever_dies",
+            3,
+            &[CURL, OPENSSL, SSH, SSHD],
+            curl_and_ssh_are_known_whatever_dies,
         ),
         light(
             "a_standby_has_no_object_of_its_worker",
@@ -80,24 +89,117 @@ fn protocols_are_known_whatever_dies(interrupt: &Interrupt) -> Result<()> {
     send_refused(&network, &silent.1, &silent.0, BANNER, RULE)?;
     send(&noise.1, &noise.0, b"\x04\x05\x06 and more of it")?;
     send(&noise.0, &noise.1, b"\x07\x08\x09 and of that, too")?;
-    let answers = network.running.ask("flows")?;
-    let listed: holdfast_control::flows::Flows = serde_json::from_str(&answers)?;
-    let states = |port: u16| {
-        let end = format!(":{port}");
-        let text = |flow: &holdfast_control::flows::Flow| serde_json::to_value(flow).ok();
-        let all = listed
-            .flows
-            .iter()
-            .filter_map(text)
-            .filter(move |flow| flow.to_string().contains(&format!("{SERVER}{end}\"")));
-        all.map(|flow| flow["state"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
-    };
-    ensure!(states(80).len() >= 20 && states(80).iter().all(|state| state == "HTTP"), "{answers}");
-    ensure!(states(22) == ["SSH", "SSH"], "{answers}");
+    let web = protocols(&network, 80)?;
+    ensure!(web.len() >= 20 && web.iter().all(|name| name == "HTTP"), "{web:?}");
+    let shells = protocols(&network, 22)?;
+    ensure!(shells == ["SSH", "SSH"], "{shells:?}");
     let status = network.running.status()?;
     ensure!(count(&status, "inspection", "inspected") > 0, "{:?}", status.statistics);
     ensure_unbroken(&held, interrupt)?;
     drop(held);
+    network.stop()
+}
+
+/// The protocols of the flows to a port of the server, as `flows` tells them.
+fn protocols(network: &Network, port: u16) -> Result<Vec<String>> {
+    let answer: Flows = serde_json::from_str(&network.running.ask("flows")?)?;
+    let there = format!("{SERVER}:{port}\"");
+    let all = answer.flows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    let to_port = all.iter().filter(|flow| flow.to_string().contains(&there));
+    Ok(to_port.map(|flow| flow["state"].as_str().unwrap_or_default().to_owned()).collect())
+}
+
+/// A command that must succeed. Returns its output.
+fn output(mut command: Command) -> Result<String> {
+    let out = command.output().with_context(|| format!("{command:?}"))?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success(), "{command:?}: {}: {said}", out.status);
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// A shell's server, and a client's session in which each line comes back.
+fn shell(network: &Network) -> Result<(Process, Child)> {
+    let scratch = network.lab.scratch();
+    for key in ["host", "key"] {
+        let mut made = Command::new("ssh-keygen");
+        made.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(scratch.join(key));
+        output(made)?;
+    }
+    let at = scratch.display();
+    let configuration = format!(
+        "HostKey {at}/host\nAuthorizedKeysFile {at}/key.pub\nStrictModes no\nUsePAM no\n\
+         PidFile none\nPermitRootLogin prohibit-password\nForceCommand cat\n"
+    );
+    fs::write(scratch.join("sshd.conf"), configuration)?;
+    fs::create_dir_all("/run/sshd")?;
+    // It runs itself again by its whole path.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|place| place.join("sshd"));
+    let program = places.find(|program| program.is_file()).context("`sshd` is in PATH")?;
+    let mut served = network.topology.server.command(&program);
+    served.args(["-D", "-e", "-f"]).arg(scratch.join("sshd.conf"));
+    let mut server = Process::start(served, "sshd", scratch)?;
+    let interrupt = network.lab.interrupt();
+    server.wait_while_running("sshd listens", GIVE_UP, interrupt, |_| {
+        Ok(network.topology.server.listens_tcp(22)?.then_some(()))
+    })?;
+    let mut session = network.topology.client.command("ssh");
+    session.args(["-F", "none", "-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"]);
+    session.args(["-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-i"]);
+    session.arg(scratch.join("key")).arg(format!("root@{SERVER}"));
+    let client = session.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    Ok((server, client))
+}
+
+/// `curl` gets pages by HTTPS, and a session of `ssh` goes on, while each runtime is
+/// killed in turn. `flows` has the protocols, and those of the session and of the pages
+/// before a death are the same after it.
+fn curl_and_ssh_are_known_whatever_dies(interrupt: &Interrupt) -> Result<()> {
+    let network = network("dpi: { rules: ['mark ef protocol SSH'] }", interrupt)?;
+    let scratch = network.lab.scratch().to_owned();
+    let mut certified = Command::new("openssl");
+    certified.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    certified.args(["-nodes", "-days", "1", "-subj", "/CN=holdfast.test", "-keyout"]);
+    certified.arg(scratch.join("tls.key")).arg("-out").arg(scratch.join("tls.pem"));
+    output(certified)?;
+    let mut served = network.topology.server.command("openssl");
+    served.args(["s_server", "-quiet", "-www", "-accept", "443", "-key"]);
+    served.arg(scratch.join("tls.key")).arg("-cert").arg(scratch.join("tls.pem"));
+    let mut https = Process::start(served, "s_server", &scratch)?;
+    let server = &network.topology.server;
+    https.wait_while_running("openssl listens", GIVE_UP, interrupt, |_| {
+        Ok(server.listens_tcp(443)?.then_some(()))
+    })?;
+    let client = network.topology.client.clone();
+    let page = || -> Result<()> {
+        let mut got = client.command("curl");
+        got.args(["-k", "-s", "-S", "--max-time", "30", &format!("https://{SERVER}/")]);
+        let said = output(got)?;
+        ensure!(said.contains("Ciphers"), "{said}");
+        Ok(())
+    };
+    let (_sshd, mut session) = shell(&network)?;
+    let mut input = session.stdin.take().context("a pipe")?;
+    let mut lines = BufReader::new(session.stdout.take().context("a pipe")?).lines();
+    let mut number = 0;
+    let mut echo = || -> Result<()> {
+        number += 1;
+        writeln!(input, "line {number}")?;
+        let line = lines.next().context("the session has ended")??;
+        ensure!(line == format!("line {number}"), "{line}");
+        Ok(())
+    };
+    echo()?;
+    page()?;
+    network.kill_each_runtime(|| {
+        echo()?;
+        page()
+    })?;
+    let (pages, shells) = (protocols(&network, 443)?, protocols(&network, 22)?);
+    ensure!(!pages.is_empty() && pages.iter().all(|name| name.contains("TLS")), "{pages:?}");
+    ensure!(shells == ["SSH"], "{shells:?}");
+    drop(input);
+    ensure!(session.wait()?.success(), "the session did not end well");
     network.stop()
 }
 

@@ -134,3 +134,9 @@ mod tests {
         assert_eq!((missing.exit_code(), Missing::Privilege.exit_code()), (69, 77));
     }
 }
+/// A shell over a network.
+pub const SSH: Program = ("ssh", "openssh-client");
+/// Its server, which also brings `ssh-keygen`.
+pub const SSHD: Program = ("sshd", "openssh-server");
+/// An HTTPS server that needs no file but its certificate.
+pub const OPENSSL: Program = ("openssl", "openssl");
