@@ -171,7 +171,7 @@ fn of_box(network: &Network) -> Result<BTreeMap<u16, Exchanges>> {
 }
 
 /// Clients pipeline requests to a server, with bodies of all kinds, while every runtime
-/// is killed in turn. The server's log, the clients' and the box's are the same,
+/// is moved and killed in turn. The server's log, the clients' and the box's are the same,
 /// connection by connection and in order, and no line of the box's log is said twice.
 fn requests_are_logged_as_the_server_logs_them(interrupt: &Interrupt) -> Result<()> {
     let network = network("http: { log: requests }", interrupt)?;
@@ -195,7 +195,7 @@ fn requests_are_logged_as_the_server_logs_them(interrupt: &Interrupt) -> Result<
             })
             .collect();
         // Every connection goes on between two deaths.
-        let killed = network.kill_each_runtime(|| {
+        let killed = network.move_and_kill(|| {
             let goal = answered.load(Ordering::Relaxed) + 2 * ONCE;
             until("requests are answered", TIMEOUT, interrupt, || {
                 Ok((answered.load(Ordering::Relaxed) >= goal).then_some(()))

@@ -105,7 +105,7 @@ fn on_one_host(configuration: &str, of: Chain, server: &str, interrupt: &Interru
     network.serve_web()?;
     let held = network.hold(server, 50)?;
     let traffic = start(&network.topology.client, &network.topology.server, interrupt)?;
-    network.kill_each_runtime(|| {
+    network.move_and_kill(|| {
         ensure_unbroken(&held, interrupt)?;
         goes_on(&traffic, interrupt)
     })?;

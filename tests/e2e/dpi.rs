@@ -82,7 +82,7 @@ fn protocols_are_known_whatever_dies(interrupt: &Interrupt) -> Result<()> {
     send(&noise.0, &noise.1, b"\x01\x02\x03 of no protocol")?;
     send_refused(&network, &refused.1, &refused.0, BANNER, RULE)?;
     ensure_unbroken(&held, interrupt)?;
-    network.kill_each_runtime(|| {
+    network.move_and_kill(|| {
         ensure_unbroken(&held, interrupt)?;
         dig(&network)
     })?;
@@ -191,7 +191,7 @@ fn curl_and_ssh_are_known_whatever_dies(interrupt: &Interrupt) -> Result<()> {
     };
     echo()?;
     page()?;
-    network.kill_each_runtime(|| {
+    network.move_and_kill(|| {
         echo()?;
         page()
     })?;

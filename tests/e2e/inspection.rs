@@ -130,7 +130,7 @@ fn a_pattern_is_found_across_the_death_of_who_saw_its_beginning(
     for (client, server) in bad.iter().chain([&good, &elsewhere]) {
         send(client, server, b"this is forb")?;
     }
-    network.kill_each_runtime(|| Ok(()))?;
+    network.move_and_kill(|| Ok(()))?;
     for (client, server) in &bad {
         send_refused(&network, client, server, b"idden", "7 \"mark\"")?;
     }
@@ -177,7 +177,7 @@ fn an_alert_is_written_once_and_by_the_rules_that_were_read(interrupt: &Interrup
     let (client, server) = service.connect(&network)?;
     send(&client, &server, b"a marked word")?;
     wait_for("the first alert", 1)?;
-    network.kill_each_runtime(|| exchange(&client, &server))?;
+    network.move_and_kill(|| exchange(&client, &server))?;
     let is_replayed =
         |status: &Status| status.drops.get("released_before").is_some_and(|count| *count > 0);
     let what = "packets are processed again";
@@ -208,8 +208,8 @@ fn an_alert_is_written_once_and_by_the_rules_that_were_read(interrupt: &Interrup
     network.stop()
 }
 
-/// Clients send the first half of a request, each runtime is killed in turn, and the
-/// request is refused, or passes, by what its first half said. Connections to a real
+/// Clients send the first half of a request, all flows move and each runtime is
+/// killed, and the request is refused, or passes, by what its first half said. Connections to a real
 /// server, one request after the other, go on meanwhile.
 fn a_request_is_judged_across_the_death_of_who_read_its_beginning(
     interrupt: &Interrupt,
@@ -223,7 +223,7 @@ fn a_request_is_judged_across_the_death_of_who_read_its_beginning(
     let (denied, allowed) = (service.connect(&network)?, service.connect(&network)?);
     send(&denied.0, &denied.1, b"GET /sec")?;
     send(&allowed.0, &allowed.1, b"GET /sequel HTTP/1.1\r\nHo")?;
-    network.kill_each_runtime(|| ensure_unbroken(&held, interrupt))?;
+    network.move_and_kill(|| ensure_unbroken(&held, interrupt))?;
     let (client, server) = &denied;
     send_refused(&network, client, server, b"ret HTTP/1.1\r\nHost: a\r\n\r\n", rule)?;
     let (client, server) = &allowed;

@@ -46,7 +46,7 @@ fn talkers(status: &Status) -> Result<&Talkers> {
 
 /// A download by curl has the most bytes, as a flow, by host and by port. Another
 /// connection has a segment that the server's kernel does not see at first, so that the
-/// client's sends it again. Every runtime is killed in turn: what was measured is the
+/// client's sends it again. Every runtime is moved, then killed: what was measured is the
 /// same, and the download is still the first.
 fn measurements_survive_those_who_made_them(interrupt: &Interrupt) -> Result<()> {
     let mut network = network("monitor", interrupt)?;
@@ -88,7 +88,7 @@ fn measurements_survive_those_who_made_them(interrupt: &Interrupt) -> Result<()>
         "{most:?}"
     );
 
-    network.kill_each_runtime(|| download.goes_on(interrupt))?;
+    network.move_and_kill(|| download.goes_on(interrupt))?;
 
     let after = flow_to(&network, PORT)?;
     for name in [

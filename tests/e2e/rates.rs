@@ -83,7 +83,7 @@ impl Meter {
 
 /// A client sends twenty flows with one budget, spread over all runtimes, and one flow
 /// with its own budget, until both budgets are used up. The switch dies: the source's
-/// budget is full again, the flow's is not. Each runtime is killed in turn: no datagram
+/// budget is full again, the flow's is not. All flows move, then each runtime is killed: no datagram
 /// beyond the rates arrives, and the status counts the drops.
 fn a_rate_is_kept_by_all_runtimes_together_and_across_deaths(interrupt: &Interrupt) -> Result<()> {
     let options = Options::protected(Chain::Plain);
@@ -103,7 +103,7 @@ fn a_rate_is_kept_by_all_runtimes_together_and_across_deaths(interrupt: &Interru
     flow.send(100)?;
     let exceeding = |status: &Status| status.dropped("rate_exceeded");
     let dropped = exceeding(&network.running.status()?);
-    network.kill_each_runtime(|| {
+    network.move_and_kill(|| {
         source.send(10)?;
         flow.send(100)
     })?;

@@ -4,6 +4,7 @@
 use crate::binary;
 use crate::standby::{group, nth_state_server};
 use anyhow::{Context, Result, ensure};
+use holdfast_control::api::Progress;
 use holdfast_control::status::{self, Failover, Process, Protected, Status};
 use holdfast_lab::link::Offloads;
 use holdfast_lab::nginx::{Nginx, Site};
@@ -312,6 +313,33 @@ impl Network {
             between()?;
         }
         Ok(())
+    }
+
+    /// Moves every runtime's flows to the next one. `left` runs after each of these moves,
+    /// with the runtime that the flows have left. Returns how many moved.
+    pub fn go_round(&self, mut left: impl FnMut(u32) -> Result<()>) -> Result<u64> {
+        let ids: Vec<u32> = self.running.status()?.runtimes().map(|process| process.id).collect();
+        let mut moved = 0;
+        for (at, from) in ids.iter().enumerate() {
+            let to = ids[(at + 1) % ids.len()];
+            let text = self.running.ask(&format!("migrate --from {from} --to {to}"))?;
+            let progress: Progress =
+                serde_json::from_str(&text).with_context(|| format!("the answer {text}"))?;
+            ensure!(progress.done && !progress.failed && progress.refused == 0, "{progress:?}");
+            moved += progress.moved;
+            left(*from)?;
+        }
+        Ok(moved)
+    }
+
+    /// Moves every flow from runtime to runtime, then kills each of them, as
+    /// [`Network::kill_each_runtime`] does.
+    pub fn move_and_kill(&self, mut between: impl FnMut() -> Result<()>) -> Result<()> {
+        self.wait_protected()?;
+        let moved = self.go_round(|_| Ok(()))?;
+        ensure!(moved > 0, "no flow moved");
+        between()?;
+        self.kill_each_runtime(between)
     }
 
     /// Stops the box and checks its exit status.
