@@ -73,8 +73,9 @@ fn wait_for_flows(network: &Network, count: u64) -> Result<()> {
 /// Moves every flow twice round. Returns the number of flows moved.
 fn go_round(network: &Network) -> Result<u64> {
     let is_left = |id: u32| {
-        let flows = network.running.status()?.runtime(id).map_or(0, |process| process.flows);
-        ensure!(flows == 0, "{flows} flows are still at runtime {id}, where new ones do not begin");
+        let what = format!("no flow is at runtime {id}, where new ones do not begin");
+        let is_empty = |status: &Status| status.runtime(id).is_none_or(|one| one.flows == 0);
+        network.running.wait_for(&what, LIMIT, network.lab.interrupt(), is_empty)?;
         Ok(())
     };
     Ok(network.go_round(is_left)? + network.go_round(is_left)?)
