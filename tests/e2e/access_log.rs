@@ -171,8 +171,9 @@ fn of_box(network: &Network) -> Result<BTreeMap<u16, Exchanges>> {
 }
 
 /// Clients pipeline requests to a server, with bodies of all kinds, while every runtime
-/// is moved and killed in turn. The server's log, the clients' and the box's are the same,
-/// connection by connection and in order, and no line of the box's log is said twice.
+/// is moved and killed in turn. The server's log, the clients' and the box's are the
+/// same, connection by connection and in order, and no line of the box's log is said
+/// twice.
 fn requests_are_logged_as_the_server_logs_them(interrupt: &Interrupt) -> Result<()> {
     let network = network("http: { log: requests }", interrupt)?;
     network.site.add_random("large", LARGE)?;

@@ -208,9 +208,9 @@ fn an_alert_is_written_once_and_by_the_rules_that_were_read(interrupt: &Interrup
     network.stop()
 }
 
-/// Clients send the first half of a request, all flows move and each runtime is
-/// killed, and the request is refused, or passes, by what its first half said. Connections to a real
-/// server, one request after the other, go on meanwhile.
+/// Clients send the first half of a request, all flows move and each runtime is killed,
+/// and the request is refused, or passes, by what its first half said. Connections to a
+/// real server, one request after the other, go on meanwhile.
 fn a_request_is_judged_across_the_death_of_who_read_its_beginning(
     interrupt: &Interrupt,
 ) -> Result<()> {

@@ -83,8 +83,8 @@ impl Meter {
 
 /// A client sends twenty flows with one budget, spread over all runtimes, and one flow
 /// with its own budget, until both budgets are used up. The switch dies: the source's
-/// budget is full again, the flow's is not. All flows move, then each runtime is killed: no datagram
-/// beyond the rates arrives, and the status counts the drops.
+/// budget is full again, the flow's is not. All flows move, then each runtime is killed:
+/// no datagram beyond the rates arrives, and the status counts the drops.
 fn a_rate_is_kept_by_all_runtimes_together_and_across_deaths(interrupt: &Interrupt) -> Result<()> {
     let options = Options::protected(Chain::Plain);
     let text = options.configuration().replace("functions: [forward]", LIMITED);

@@ -315,8 +315,8 @@ impl Network {
         Ok(())
     }
 
-    /// Moves every runtime's flows to the next one. `left` runs after each of these moves,
-    /// with the runtime that the flows have left. Returns how many moved.
+    /// Moves every runtime's flows to the next one. `left` runs after each of these
+    /// moves, with the runtime that the flows have left. Returns how many moved.
     pub fn go_round(&self, mut left: impl FnMut(u32) -> Result<()>) -> Result<u64> {
         let ids: Vec<u32> = self.running.status()?.runtimes().map(|process| process.id).collect();
         let mut moved = 0;

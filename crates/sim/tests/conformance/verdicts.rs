@@ -49,8 +49,8 @@ fn is_forgotten(marks: &[u8]) -> bool {
 /// Flows are decided, and marked by it. A runtime is killed between any two events: a
 /// flow that is decided keeps its protocol, and an undecided one gets the one that it
 /// would have got, or is unknown. Some must be seen to be unknown early, because the
-/// library's object was lost. The same sweep must see that an unprotected flow forgets its
-/// protocol.
+/// library's object was lost. The same sweep must see that an unprotected flow forgets
+/// its protocol.
 pub(crate) fn verdicts(mix: Mix) -> Result<(), String> {
     let connections: Vec<Connection> = (0u64..9)
         .map(|number| Connection {
