@@ -16,8 +16,9 @@ use holdfast_wire::header::proto;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use time::OffsetDateTime;
@@ -105,6 +106,10 @@ struct AlertFile {
 
 impl AlertFile {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.file.as_ref().is_some_and(|(file, _)| !is_at(file, &self.path)) {
+            // Somebody has moved it (logrotate), or removed it.
+            self.file = None;
+        }
         if let Some((_, size)) = self.file
             && size > 0
             && size + line.len() as u64 > self.most
@@ -120,10 +125,20 @@ impl AlertFile {
             self.file = Some((file, size));
         }
         let Some((file, size)) = &mut self.file else { return Ok(()) };
-        file.write_all(line)?;
+        if let Err(error) = file.write_all(line) {
+            // A full disk may have taken a part, and the next line would be joined to it.
+            let _ = file.set_len(*size);
+            return Err(error);
+        }
         *size += line.len() as u64;
         Ok(())
     }
+}
+
+/// True if the path leads to this file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |of: io::Result<Metadata>| of.ok().map(|of| (of.dev(), of.ino()));
+    identity(file.metadata()) == identity(std::fs::metadata(path))
 }
 
 impl Write for AlertFile {
@@ -263,6 +278,23 @@ mod tests {
         file.write_all(b"5678\n").unwrap();
         assert_eq!(read(&path), "5678\n");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    /// A file that was moved or removed gets no more lines; a new one does.
+    #[test]
+    fn a_file_may_be_moved_meanwhile() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, moved) = (directory.path().join("eve.json"), directory.path().join("moved"));
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let mut file = AlertFile::new(&path, 10);
+        file.write_all(b"1234\n").unwrap();
+        std::fs::rename(&path, &moved).unwrap();
+        file.write_all(b"2345\n").unwrap();
+        assert_eq!((read(&moved), read(&path)), ("1234\n".into(), "2345\n".into()));
+        std::fs::remove_file(&path).unwrap();
+        file.write_all(b"3456\n").unwrap();
+        assert_eq!(read(&path), "3456\n");
+        assert_eq!(file.lost, 0);
     }
 
     /// A place that cannot be written loses lines, and neither stops nor blocks the
