@@ -46,7 +46,7 @@ fn ring(first: u8) -> KeyRing {
     KeyRing::new(keys.collect()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn life(host: u8, incarnation: u32) -> HostSeal {
+fn host_seal(host: u8, incarnation: u32) -> HostSeal {
     let life = NonZeroU64::MIN.saturating_add(u64::from(incarnation) << 8 | u64::from(host));
     let config = SealConfig {
         cluster: 7,
@@ -73,7 +73,7 @@ struct Host {
 impl Host {
     fn new(host: u8, incarnation: u32) -> Host {
         Host {
-            seal: life(host, incarnation),
+            seal: host_seal(host, incarnation),
             incarnation,
             told: Default::default(),
             taken: BTreeSet::new(),
@@ -144,7 +144,7 @@ impl Wire {
             let Sealed { from, incarnation, .. } = self.frames[at];
             let (told, counted) = host.told[usize::from(from)];
             assert_ne!(from, to, "a host's own packet");
-            assert_eq!(told, incarnation, "another life than the one that was announced");
+            assert_eq!(told, incarnation, "another incarnation than the one that was announced");
             assert!(at >= counted, "it was sealed before that was announced");
             assert!(host.taken.insert(at), "a packet counts twice");
         }

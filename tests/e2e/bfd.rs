@@ -275,7 +275,7 @@ fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()>
     for _ in 0..3 {
         let last = manager(&network.running.status()?)?;
         signal_pid(last.pid, Signal::KILL)?;
-        until("the next life has both sessions", TIMEOUT, interrupt, || {
+        until("the next incarnation has both sessions", TIMEOUT, interrupt, || {
             // While there is no manager, status queries fail.
             let Ok(status) = network.running.status() else { return Ok(None) };
             Ok((manager(&status)?.pid != last.pid && watched(&status).len() == 2).then_some(()))
@@ -411,7 +411,7 @@ fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
     })?;
     let last = manager(&network.running.status()?)?;
     signal_pid(last.pid, Signal::KILL)?;
-    until("the next life has both sessions up", LIMIT, interrupt, || {
+    until("the next incarnation has both sessions up", LIMIT, interrupt, || {
         let Ok(status) = network.running.status() else { return Ok(None) };
         let are_up =
             watched(&status).len() == 2 && watched(&status).iter().all(|bfd| bfd.state == "Up");

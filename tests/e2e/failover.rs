@@ -106,7 +106,7 @@ fn a_runtime_dies_again_and_again(interrupt: &Interrupt) -> Result<()> {
     let again = Victim::of(again);
     ensure!(again.incarnation > first.incarnation && again.flows > 0, "{again:?}");
     network.running.kill(&again, true, limit, interrupt)?;
-    ensure_unbroken(&held, interrupt).context("the death of the first one's next life")?;
+    ensure_unbroken(&held, interrupt).context("the death of the first one's next incarnation")?;
     ensure_unbroken(&new, interrupt)?;
     download.finish(interrupt)?;
     drop((held, new));

@@ -204,7 +204,7 @@ fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> 
     cluster.begin(first)?;
     cluster.wait_safe()?;
     let taken = record(&cluster, second)?;
-    ensure!(taken[0][INCARNATION..BODY] != recorded[0][INCARNATION..BODY], "another life");
+    ensure!(taken[0][INCARNATION..BODY] != recorded[0][INCARNATION..BODY], "another incarnation");
     cluster.kill(first)?;
     cluster.begin(first)?;
     cluster.wait_safe()?;

@@ -174,7 +174,7 @@ fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
     };
     for _ in 0..7 {
         signal_pid(last, Signal::KILL)?;
-        last = until("the next life begins", TIMEOUT, interrupt, || {
+        last = until("the next incarnation begins", TIMEOUT, interrupt, || {
             Ok(network
                 .topology
                 .router

@@ -317,7 +317,7 @@ impl<'a> Migration<'a> {
         };
         let last = switch(&self.network.running.status()?)?;
         signal_pid(last.pid, Signal::KILL)?;
-        until("its next life answers", RECOVERY_LIMIT, self.interrupt, || {
+        until("its next incarnation answers", RECOVERY_LIMIT, self.interrupt, || {
             let Ok(status) = self.network.running.status() else { return Ok(None) };
             Ok((switch(&status)?.incarnation > last.incarnation).then_some(()))
         })

@@ -129,7 +129,7 @@ fn a_runtime_dies_after_its_log(interrupt: &Interrupt) -> Result<()> {
         network.wait_protected()?;
         let last = manager(&network.running.status()?)?;
         signal_pid(last.pid, Signal::KILL)?;
-        until("the manager's next life", GIVE_UP, interrupt, || {
+        until("the manager's next incarnation", GIVE_UP, interrupt, || {
             let now = network.running.status().ok().map(|status| manager(&status)).transpose()?;
             Ok(now.filter(|now| now.incarnation > last.incarnation && now.pid != last.pid))
         })?;

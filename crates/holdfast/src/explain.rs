@@ -45,7 +45,7 @@ words! {
     STATE "failed" "It ended, or was silent for longer than detection.hang_ms; its flows belong to their replicas, and a successor is started.";
     STATE "candidate" "The coordinator's process waits to be elected through etcd: another one leads, or etcd does not answer. Traffic goes on.";
     STATE "away" "The coordinator, or a state server, has ended and is going to be started again, at once or after a pause if it keeps ending. Traffic goes on; what fails meanwhile is recovered when it is back.";
-    ROLE "guard" "The process that was started. It is the parent of all others, keeps what the manager's next life needs, and begins that.";
+    ROLE "guard" "The process that was started. It is the parent of all others, keeps what the manager's next incarnation needs, and begins that.";
     ROLE "manager" "Owns the host's ports, forwards frames between them and the local processes, has those started and watches them.";
     ROLE "switch" "Picks the runtime of a new flow, keeps the route, changes it when the flow has a new owner.";
     ROLE "coordinator" "Knows who is there, starts recovery, has what died started again. Traffic flows without it.";

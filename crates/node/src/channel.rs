@@ -26,8 +26,9 @@
 //! With the cluster's keys every frame is sealed, bare acknowledgements too. A frame's
 //! contents are believed only once its seal has been opened. Each incarnation of an
 //! endpoint has a random *life number*, and a sender must name the receiver's. A frame
-//! that was recorded in another life, of the receiver or before the whole box was started
-//! again, is refused for that; a frame recorded in this life is refused for its counter.
+//! with another one was recorded for an earlier incarnation, or before the whole box was
+//! started again, and is refused for that; a frame recorded under the present numbers is
+//! refused for its counter.
 //!
 //! A cluster may have a thousand nodes, each with a channel to every other one. A channel
 //! is found by its node at once. Only channels that have something to send or to wait for
@@ -116,7 +117,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// This life number, 0 without keys.
+    /// This endpoint's life number, 0 without keys.
     fn life(&self) -> u64 {
         self.seal.as_ref().map_or(0, |seal| seal.life())
     }
@@ -191,8 +192,8 @@ impl Fabric {
     }
 
     /// Gives the endpoint the cluster's keys, before it has sent or heard anything.
-    /// `life` must be random: it tells this life from every other one of this node, also
-    /// if incarnations are counted from the beginning again.
+    /// `life`, the life number, must be random: it tells this incarnation from every
+    /// other one of this node, also if incarnations are counted from the beginning again.
     pub fn authenticate(&mut self, ring: &KeyRing, life: NonZeroU64) {
         let Sender { me, config, seal, .. } = &mut self.sender;
         *seal = Some(Box::new(Seal::new(*me, config.cluster, life, ring)));
@@ -381,7 +382,7 @@ impl Fabric {
     ///
     /// # Errors
     /// The reason to count. No record was taken then. A frame that is malformed,
-    /// unauthenticated, replayed or of another life had no effect at all.
+    /// unauthenticated, replayed or of another life number had no effect at all.
     pub fn handle_frame(&mut self, frame: &[u8], now: u64) -> Result<(), DropReason> {
         let me = self.sender.me;
         let body = frame.get(ETHERNET_LEN..).ok_or(DropReason::Malformed)?;
@@ -459,7 +460,7 @@ impl Fabric {
                 self.channel(from.node).repeat_all();
             }
         }
-        let is_believed = is_sealed || is_planted(Fault::BelievesAnyLife);
+        let is_believed = is_sealed || is_planted(Fault::BelievesAnyIncarnation);
         let has_records = !only_acknowledges;
         if !is_believed
             && known.map_or(has_records, |at| self.channels[at].is_doubtful(from, has_records))

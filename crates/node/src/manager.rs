@@ -462,9 +462,10 @@ impl Manager {
                     wanted.told = 0;
                 }
             }
-            Control::Serve { switch, host, term, life } => {
+            Control::Serve { switch, host, term, manager_incarnation } => {
                 let me = self.fabric.me();
-                let is_meant = NodeId::manager(host) == me.node && life == me.incarnation;
+                let is_meant =
+                    NodeId::manager(host) == me.node && manager_incarnation == me.incarnation;
                 let change = self
                     .quorum
                     .as_mut()
@@ -640,7 +641,7 @@ mod tests {
     /// Counts are kept per incarnation of a runtime: the next one has none before it has
     /// told some.
     #[test]
-    fn what_runtimes_have_counted_is_known_by_life() {
+    fn what_runtimes_have_counted_is_known_by_incarnation() {
         let mut manager =
             Manager::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
         let [one, other, next] = [(16, 1), (17, 2), (16, 3)]

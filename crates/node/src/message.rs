@@ -420,7 +420,7 @@ pub enum Control {
         term: u32,
         /// The incarnation of the host's manager: a term is served by one incarnation,
         /// and not by the next.
-        life: u32,
+        manager_incarnation: u32,
     },
     /// Coordinator to a manager that serves ports: these runtimes of other hosts may
     /// speak, and no others of those hosts.

@@ -619,7 +619,7 @@ mod tests {
     /// nothing. The serving host goes on: the earlier incarnations' echoes are not old.
     /// If nothing follows, it does not go on for longer.
     #[test]
-    fn next_lives_that_have_heard_nobody_stop_nobody() {
+    fn next_incarnations_that_have_heard_nobody_stop_nobody() {
         let mut hosts = Hosts::new(3);
         hosts.give(0, 1, &[0, 1, 2]);
         hosts.run(0, 1000);
@@ -670,7 +670,7 @@ mod tests {
             // Arrival time, sender, receiver.
             let mut flying: Vec<(u64, usize, usize, Beat)> = Vec::new();
             let mut told: Vec<(u64, usize, (usize, u32), u32)> = Vec::new();
-            let (mut term, mut last, mut lives) = (0, None, vec![0; count]);
+            let (mut term, mut last, mut incarnations) = (0, None, vec![0; count]);
             const CALM: u64 = 40 * TIMEOUT;
             // Late beats have arrived by then.
             const GIVEN: u64 = CALM + 5 * TIMEOUT;
@@ -699,7 +699,7 @@ mod tests {
                         stopped_until[at] = stopped_until[at].max(now + pause);
                         quorums[at] =
                             Quorum::new(at as u16, count as u16, 1, TIMEOUT, own(at, now + pause));
-                        lives[at] += 1;
+                        incarnations[at] += 1;
                         flying.retain(|(_, _, to, _)| *to != at);
                     }
                 }
@@ -710,7 +710,12 @@ mod tests {
                     for at in 0..count {
                         let delay = if chance.below(3) == 0 { 3 * TIMEOUT } else { 20 };
                         if is_calm || chance.below(4) > 0 {
-                            told.push((now + chance.below(delay), at, (to, lives[to]), term));
+                            told.push((
+                                now + chance.below(delay),
+                                at,
+                                (to, incarnations[to]),
+                                term,
+                            ));
                         }
                     }
                 }
@@ -723,7 +728,7 @@ mod tests {
                         .extract_if(.., |(due, host, ..)| *host == at && *due <= now)
                         .collect::<Vec<_>>()
                     {
-                        quorums[at].handle_term(0, to == (at, lives[at]), term);
+                        quorums[at].handle_term(0, to == (at, incarnations[at]), term);
                     }
                     for (_, from, _, beat) in flying
                         .extract_if(.., |(due, _, to, _)| *to == at && *due <= now)

@@ -1,5 +1,5 @@
 //! Sealed packets between hosts: a packet from the hosts' network is taken only if a host
-//! of the cluster has sent it, in its present life, and once.
+//! of the cluster has sent it, in its present incarnation, and once.
 //!
 //! Theory of operation. Messages of the [channel](crate::channel) are encrypted and
 //! authenticated end to end, and travel as they are: their headers name both ends and
@@ -15,14 +15,14 @@
 //! The managers announce their seals through the channel, which knows what is fresh. Each
 //! tells each other one its host's life number, and how many packets it had sealed by
 //! then ([`Sealing`](crate::message::Sealing)). A receiver opens only packets of the
-//! announced life, behind the announced count, and finds repetitions by a window. A
-//! packet is therefore taken at most once, and only if it was sealed after its sender had
-//! heard of the receiver's present incarnation. This holds across restarts of both,
+//! announced life number, behind the announced count, and finds repetitions by a window.
+//! A packet is therefore taken at most once, and only if it was sealed after its sender
+//! had heard of the receiver's present incarnation. This holds across restarts of both,
 //! without a clock and without storage. Packets sealed before an announcement that is a
 //! time-out old are refused too: an attacker cannot hold a packet back and deliver it
-//! much later. From a host's restart until its new life is announced, unseen packets of
-//! the old life still count: they were true when that host sent them, and the fence
-//! judges them as it does late ones.
+//! much later. From a host's restart until its new incarnation is announced, unseen
+//! packets of the old one still count: they were true when that host sent them, and the
+//! fence judges them as it does late ones.
 //!
 //! In: packets, announcements, the receiver's time. Out: packets sealed and opened in
 //! place, reasons to drop. Never: allocation per packet, a clock, I/O.
@@ -55,7 +55,7 @@ struct Header {
     incarnation: U32,
     /// The life number.
     life: U64,
-    /// Packets that this life has sealed, this one included: the nonce.
+    /// Packets that this incarnation has sealed, this one included: the nonce.
     counter: U64,
 }
 
@@ -83,13 +83,13 @@ pub struct SealConfig {
     pub hosts: u16,
     /// The incarnation of this host's manager.
     pub incarnation: u32,
-    /// The life number: a random number that no other life of any host has.
+    /// The life number: a random number that no other incarnation of any host has.
     pub life: NonZeroU64,
     /// Packets sealed before an announcement of this age are refused, ns.
     pub timeout: u64,
 }
 
-/// Another host's life, as it was announced.
+/// Another host's incarnation and life number, as announced.
 struct Sender {
     incarnation: u32,
     life: u64,
@@ -107,12 +107,13 @@ pub struct HostSeal {
     config: SealConfig,
     roots: Roots,
     own: Opener,
-    /// Packets sealed in this life. Never set back: the count is the nonce.
+    /// Packets sealed in this incarnation. Never set back: the count is the nonce.
     counter: u64,
     senders: Vec<Option<Sender>>,
 }
 
-/// The keys under which a host seals in one life, one from each of the cluster's.
+/// The keys under which a host seals with one life number, one from each of the
+/// cluster's.
 fn openers(roots: &Roots, cluster: u32, host: u16, incarnation: u32, life: u64) -> Vec<Opener> {
     let (cluster, host) = (cluster.to_be_bytes(), host.to_be_bytes());
     roots.derive(&[
@@ -133,8 +134,8 @@ pub fn is_sealed(frame: &[u8]) -> bool {
 }
 
 impl HostSeal {
-    /// The seal of a host's new life. Packets of other hosts are refused before these are
-    /// announced.
+    /// The seal of a host's new incarnation. Packets of other hosts are refused before
+    /// these are announced.
     pub fn new(config: SealConfig, ring: &KeyRing) -> HostSeal {
         let roots = Roots::new(ring);
         let own = HostSeal::own(&config, &roots);
@@ -171,8 +172,8 @@ impl HostSeal {
         (self.config.life.get(), self.counter)
     }
 
-    /// Takes another host's announcement, addressed to this incarnation: its life, and
-    /// how many packets it had sealed by then.
+    /// Takes another host's announcement, addressed to this incarnation: its life number,
+    /// and how many packets it had sealed by then.
     pub fn handle_announced(
         &mut self,
         host: u16,

@@ -41,7 +41,7 @@ impl<L: Holder> Links<L> {
     }
 
     /// The incarnation of this node to which there is a link.
-    pub(crate) fn life(&self, node: NodeId) -> Option<Peer> {
+    pub(crate) fn present(&self, node: NodeId) -> Option<Peer> {
         self.at.get(node).map(|at| self.list[at].peer())
     }
 
@@ -115,7 +115,7 @@ mod tests {
             [A, B, C, later].map(|peer| links.position(peer)),
             [None, Some(1), Some(0), Some(2)]
         );
-        assert_eq!((links.life(A.node), links.life(NodeId::new(99))), (Some(later), None));
+        assert_eq!((links.present(A.node), links.present(NodeId::new(99))), (Some(later), None));
         assert_eq!(links.find(B).unwrap().numbers().last, Commit::new(7));
         assert!(!links.has(A) && links.renew(&[], line).len() == 3 && !links.has(B));
     }

@@ -191,7 +191,7 @@ impl NfvActor {
 
     /// Takes the number of a record that an owner sent.
     pub(crate) fn take_commit(&mut self, from: Peer, commit: Commit) -> Result<(), DropReason> {
-        let inbound = self.inbound.take(from, commit, self.links.life(from.node))?;
+        let inbound = self.inbound.take(from, commit, self.links.present(from.node))?;
         inbound.more.forget_refusals(commit);
         Ok(())
     }

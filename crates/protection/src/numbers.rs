@@ -244,18 +244,18 @@ impl<T: Default> Inbounds<T> {
     }
 
     /// Takes the number of a record. A living owner counts upwards, and records of a dead
-    /// one are fenced. `lives`: the incarnation of that node that is known to live.
+    /// one are fenced. `living`: the incarnation of that node that is known to live.
     pub(crate) fn take(
         &mut self,
         from: Peer,
         number: Commit,
-        lives: Option<Peer>,
+        living: Option<Peer>,
     ) -> Result<&mut Inbound<T>, DropReason> {
         let is_later = |peer: Peer| peer != from && peer.has_reached(from);
         if self.position(from).is_none() {
             let known =
                 self.at.get(from.node).map(|_| self.list.iter().map(|inbound| inbound.peer));
-            if known.into_iter().flatten().chain(lives).any(is_later) {
+            if known.into_iter().flatten().chain(living).any(is_later) {
                 return Err(DropReason::Fenced);
             }
         }

@@ -467,7 +467,7 @@ impl Conversation {
                 };
                 flows.iter().map(text).collect::<Vec<_>>().join(", ")
             }
-            message::TELL => "a new life: which routes are yours?".to_owned(),
+            message::TELL => "a new incarnation: which routes are yours?".to_owned(),
             message::ROUTES => {
                 let ([_asked_by, last], newest, _stamp) =
                     (fields.bytes()?, fields.u32()?, fields.u64()?);
@@ -597,7 +597,7 @@ fn control(said: &Control) -> Option<String> {
         Control::Recovering { dead, epoch } => {
             format!("recovering {}; the newest epoch known is {epoch}", peers(dead))
         }
-        Control::Account { .. } => "account, please: a new life".to_owned(),
+        Control::Account { .. } => "account, please: a new incarnation".to_owned(),
         Control::Holds { blocks, .. } => format!("holds {} of a pool", many(blocks.len(), "block")),
         Control::Accounted { .. } => "accounted: that is all".to_owned(),
         Control::Present { peers: who } => format!("present are {}", peers(who)),

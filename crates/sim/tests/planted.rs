@@ -52,7 +52,7 @@ const TABLE: &[Row] = &[
     (Fault::AwaitsWhatComesNoMore, &[File("what-was-to-come-is-anothers-by-now")], "did not finish"),
     (Fault::IgnoresEpochs, &[Worlds(drawn, 0, 100)], "one owner"),
     (Fault::FreesBlocksAtDeath, &[Worlds(drawn, 0, 500)], "leases"),
-    (Fault::ForgetsEchoes, &[File("two-managers-next-lives-that-have-heard-nobody")], "output commit"),
+    (Fault::ForgetsEchoes, &[File("two-managers-next-incarnations-that-have-heard-nobody")], "output commit"),
     (Fault::DamagesCopies, &[Worlds(quiet, 0, 20)], "were found to differ"),
     (Fault::OpensBeforeRecoveries, &[Worlds(drawn, 0, 200)], "output commit"),
     (Fault::EndsDrainEarly, &[File("a-drain-behind-a-move-that-takes-its-time")], "expectation"),
@@ -99,7 +99,7 @@ const TABLE: &[Row] = &[
 /// Faults that other tests find:
 /// - of state servers: servers and clients alone (`state/tests/lists.rs`,
 ///   `node/tests/state_server.rs`);
-/// - of channels: two endpoints (`node/src/channel/tests/lives.rs`);
+/// - of channels: two endpoints (`node/src/channel/tests/incarnations.rs`);
 /// - of full tables and limits: a runtime or a switch alone
 ///   (`node/tests/all/pressure.rs`, `node/tests/all/switch/sources.rs`), and every
 ///   protection (conformance, `flood`);
@@ -113,7 +113,7 @@ const ELSEWHERE: &[Fault] = &[
     Fault::HeedsLateAnswers,
     Fault::SpeaksBeforeStandby,
     Fault::BelievesAnyWords,
-    Fault::BelievesAnyLife,
+    Fault::BelievesAnyIncarnation,
     Fault::ForgetsEstablished,
     Fault::ForgetsNothing,
     Fault::IgnoresHalfOpen,

@@ -290,7 +290,7 @@ faults! {
     /// stops.
     ForgetsEchoes = "forgets-echoes",
     /// A single frame proves that a new incarnation of its sender has begun.
-    BelievesAnyLife = "believes-any-life",
+    BelievesAnyIncarnation = "believes-any-incarnation",
     /// Frames of an earlier incarnation are accepted although a later one is known.
     HearsThePast = "hears-the-past",
     /// Frames from another host with a wrong checksum are accepted.

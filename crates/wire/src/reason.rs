@@ -49,7 +49,7 @@ crate::events! {
         Fenced "fenced" "Sent by a process after its role had moved to another; it may not release packets.";
         StaleEpoch "stale_epoch" "Belongs to an older owner of its flow.";
         StaleDuplicate "stale_duplicate" "The same packet came before.";
-        LostInFailure "lost_in_failure" "Was inside a process when that failed, or on its way out before the switch's next life knew its flow; or a reply that may be to either of two flows, of which nobody knows any more whose packets left.";
+        LostInFailure "lost_in_failure" "Was inside a process when that failed, or on its way out before the switch's next incarnation knew its flow; or a reply that may be to either of two flows, of which nobody knows any more whose packets left.";
         Malformed "malformed_fabric" "A frame on the fabric that is not as the protocol says.";
         Unauthenticated "unauthenticated" "A frame on the fabric that does not prove that it comes from this cluster: forged, damaged, sealed under a key that this node does not have, or with a key where the other side has none. If it goes on, compare the files that `fabric.key` names on all hosts.";
         Replayed "replayed" "A sealed frame on the fabric that came before, or so late that nobody can tell. The network doubled it, or somebody plays it back. Where two networks join the hosts, a few came by both.";
@@ -63,8 +63,8 @@ crate::events! {
         WrongCluster "wrong_cluster" "A packet on the hosts' network that another cluster's host has sealed. Two boxes share that network: give each its own, or look at `cluster` in the files of all hosts.";
         UnknownHost "unknown_host" "Something on the hosts' network from a host, or from an address, that the configuration does not name; or a host's own packet that came back to it. Compare `hosts` in the files of all hosts.";
         UnknownKey "unknown_key" "A packet on the hosts' network that was sealed under a key which this host does not have. While keys change, give every host the new key behind the current one before any host has it in front.";
-        OldLife "old_life" "A packet on the hosts' network that was sealed in an earlier life of its host. A few are normal when a manager or a host has been started again: they were on their way. If it goes on, somebody plays them back.";
-        Unannounced "unannounced" "A packet on the hosts' network that was sealed in a life of its host which that host has not told this one of yet. A few are normal when a host begins. If it goes on, the hosts do not hear each other's messages, or somebody forges packets.";
+        OldLife "old_life" "A packet on the hosts' network that was sealed in an earlier incarnation of its host. A few are normal when a manager or a host has been started again: they were on their way. If it goes on, somebody plays them back.";
+        Unannounced "unannounced" "A packet on the hosts' network that was sealed in an incarnation of its host which that host has not told this one of yet. A few are normal when a host begins. If it goes on, the hosts do not hear each other's messages, or somebody forges packets.";
         NextHopDown "next_hop_down" "Every route to the destination leads through a router that was alive and is not heard any more (BFD). `holdfast status` says since when; a second route to the same network, through another router, would be used meanwhile.";
         BfdMalformed "bfd_malformed" "A BFD control packet from a configured router that is not as RFC 5880 says.";
         BfdNoSession "bfd_no_session" "A BFD control packet from a configured router that names another session than the one with it. A few are normal when either side has been started again.";

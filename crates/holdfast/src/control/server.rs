@@ -54,7 +54,7 @@ impl Server {
         self.wanted = Some((entry.clone(), limits));
         let server = api::Server::start(entry, &self.serving, limits)?;
         let report = server.report();
-        // The control API opens once in a process's life.
+        // The control API opens once in a process's run.
         let _ = self.service.remote.set(Box::new(report));
         (self.remote, self.wanted) = (Some(server), None);
         Ok(())

@@ -229,7 +229,7 @@ fn begin(
     if records.is_empty() && !assignment.role.begins_anew && !has_hosts {
         // A coordinator without memory would start runtimes beside living ones, and lease
         // their numbers a second time.
-        return Err(unreadable(&"it is empty, and a life before this one has written it"));
+        return Err(unreadable(&"it is empty, and an earlier incarnation has written it"));
     }
     if records.is_empty() {
         return Ok(Coordinator::new(config, now));

@@ -26,7 +26,7 @@ pub(super) struct CoordinatorGuard {
     /// True if the log outlives the box.
     is_kept: bool,
     /// The number of incarnations so far.
-    life: u32,
+    incarnation: u32,
     restarts: Restarts,
     cause: String,
     /// The log's place, as text.
@@ -38,14 +38,14 @@ pub(super) struct CoordinatorGuard {
 impl CoordinatorGuard {
     /// A guard of a coordinator with its log in the directory `state`, or beside the
     /// control socket for as long as the box runs. Under a later manager the coordinator
-    /// has had `lives` incarnations, and the last of them may still run.
+    /// has had `incarnations` incarnations, and the last of them may still run.
     pub(super) fn new(
         cluster: &str,
         control: &Path,
         state: Option<&Path>,
         etcd: Option<&Etcd>,
         incarnation: u32,
-        lives: u32,
+        incarnations: u32,
     ) -> CoordinatorGuard {
         // A log in etcd needs no directory.
         let state = state.filter(|_| etcd.is_none());
@@ -65,20 +65,20 @@ impl CoordinatorGuard {
             election: etcd.map(Election::new),
             log,
             is_kept: state.is_some(),
-            life: lives,
+            incarnation: incarnations,
             restarts: Restarts::default(),
             cause: String::new(),
         }
     }
 
     /// The number of the present incarnation, or of the last one.
-    pub(super) fn life(&self) -> u32 {
-        self.life
+    pub(super) fn incarnation(&self) -> u32 {
+        self.incarnation
     }
 
     /// Notes that a candidate has become the coordinator.
     pub(super) fn leads(&mut self, incarnation: u32, now: u64) {
-        self.life = incarnation;
+        self.incarnation = incarnation;
         self.restarts.begun(now);
         devices::say(&format!(
             "the coordinator of this host was elected (incarnation {incarnation})"
@@ -137,10 +137,10 @@ impl ManagerProcess {
         self.guard.restarts.begun(now);
         let is_elected = self.guard.election.is_some();
         if !is_elected {
-            self.guard.life += 1;
+            self.guard.incarnation += 1;
         }
         // A candidate is no coordinator yet.
-        let incarnation = if is_elected { 0 } else { self.guard.life };
+        let incarnation = if is_elected { 0 } else { self.guard.incarnation };
         let peer = Peer { node: NodeId::COORDINATOR, incarnation };
         let memory = Memory {
             host: self.host_name(),

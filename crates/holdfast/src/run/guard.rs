@@ -9,7 +9,7 @@
 //! same, the kernel ends every process of the box.
 
 use super::guard_link::{Assignment, Buried, FromGuard, Stored, ToGuard, read_memory};
-use super::restarts::{LONG_LIFE_OF_MANAGER, Restarts};
+use super::restarts::{LONG_INCARNATION_OF_MANAGER, Restarts};
 use super::role::{BfdKey, Keys};
 use super::{MILLISECOND, ManagerNotes, devices, join, privileges, random_seed, reports};
 use crate::config;
@@ -63,7 +63,7 @@ struct Child {
 }
 
 /// The manager's present incarnation.
-struct Life {
+struct Present {
     process: Watched,
     mailbox: Mailbox,
     /// The manager has closed its end of the mailbox: its process is ending.
@@ -241,7 +241,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         children: Vec::new(),
         buried: VecDeque::new(),
         has_served: false,
-        restarts: Restarts::new(LONG_LIFE_OF_MANAGER),
+        restarts: Restarts::new(LONG_INCARNATION_OF_MANAGER),
         cause: String::new(),
     };
     let has_dpdk = plan.ports.iter().any(|port| port.device.starts_with("dpdk:"));
@@ -288,7 +288,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
 /// earlier runs, and this is higher. The offset is the wall clock's second, and higher
 /// than the one in the state directory, in case the clock went back or the host was
 /// quick. After the first few, incarnations follow each other no faster than seconds
-/// ([`LONG_LIFE_OF_MANAGER`]).
+/// ([`LONG_INCARNATION_OF_MANAGER`]).
 fn base(directory: &Path, cluster: &str, host: &str) -> io::Result<u32> {
     const STEP: u32 = 16;
     let path = directory.join(format!("{cluster}.{host}.incarnation"));
@@ -362,13 +362,13 @@ impl HostGuard {
         loop {
             self.restarts.begun(self.clock.now());
             let cause = match self.begin() {
-                Ok(mut life) => {
-                    let status = self.watch(&mut life, signals)?;
+                Ok(mut present) => {
+                    let status = self.watch(&mut present, signals)?;
                     let is_stopping = signals.stop.load(Ordering::Relaxed);
                     // Requests that the manager sent before it died are still valid.
-                    self.hear(&mut life);
+                    self.hear(&mut present);
                     let cause = reports::cause(status);
-                    control::tidy_after(&self.control, life.process.pid());
+                    control::tidy_after(&self.control, present.process.pid());
                     match status.code() {
                         Some(0) => return Ok(End::Exited(0)),
                         // The manager's error ends a box that has not served yet or is
@@ -437,7 +437,7 @@ impl HostGuard {
     }
 
     /// Starts the manager's next incarnation.
-    fn begin(&mut self) -> io::Result<Life> {
+    fn begin(&mut self) -> io::Result<Present> {
         self.incarnation += 1;
         let (ours, theirs) = Mailbox::pair()?;
         let heartbeat = Heartbeat::create()?;
@@ -477,7 +477,7 @@ impl HostGuard {
         if let Some(stdin) = process.take_stdin() {
             write_line(stdin.into(), line)?;
         }
-        Ok(Life {
+        Ok(Present {
             process,
             mailbox: ours,
             is_silent: false,
@@ -488,15 +488,16 @@ impl HostGuard {
     }
 
     /// Serves an incarnation of the manager until it has ended.
-    fn watch(&mut self, life: &mut Life, signals: &Signals) -> io::Result<ExitStatus> {
+    fn watch(&mut self, present: &mut Present, signals: &Signals) -> io::Result<ExitStatus> {
         let mut was_stopped = false;
         let mut last_look = self.clock.now();
         loop {
-            if let Some(status) = life.process.ended() {
+            if let Some(status) = present.process.ended() {
                 return Ok(status);
             }
-            let mut fds: Vec<BorrowedFd<'_>> = vec![signals.woken.as_fd(), life.process.wait_fd()];
-            fds.extend((!life.is_silent).then(|| life.mailbox.fd()));
+            let mut fds: Vec<BorrowedFd<'_>> =
+                vec![signals.woken.as_fd(), present.process.wait_fd()];
+            fds.extend((!present.is_silent).then(|| present.mailbox.fd()));
             fds.extend(
                 self.children
                     .iter()
@@ -508,43 +509,43 @@ impl HostGuard {
             if signals.stop.load(Ordering::Relaxed) && !was_stopped {
                 was_stopped = true;
                 reports::notify_systemd("STOPPING=1");
-                life.process.terminate();
+                present.process.terminate();
             }
             if signals.hangup.swap(false, Ordering::Relaxed) {
-                life.process.signal(Signal::HUP);
+                present.process.signal(Signal::HUP);
             }
-            self.hear(life);
-            self.look_after_children(Some(life));
+            self.hear(present);
+            self.look_after_children(Some(present));
             let now = self.clock.now();
             // A process that stood still itself could not hear any other.
             if now.saturating_sub(last_look) > TIMEOUT / 2 {
-                life.alive_at = now;
+                present.alive_at = now;
             }
             last_look = now;
-            let beats = life.heartbeat.count();
-            if beats != life.beats {
-                (life.beats, life.alive_at) = (beats, now);
+            let beats = present.heartbeat.count();
+            if beats != present.beats {
+                (present.beats, present.alive_at) = (beats, now);
             }
             let timeout = match (beats, was_stopped) {
                 (0, _) => START_TIMEOUT,
                 (_, true) => END_TIMEOUT,
                 (_, false) => TIMEOUT,
             };
-            if now.saturating_sub(life.alive_at) > timeout {
-                life.alive_at = now;
-                life.process.kill();
+            if now.saturating_sub(present.alive_at) > timeout {
+                present.alive_at = now;
+                present.process.kill();
             }
         }
     }
 
     /// Handles the manager's requests.
-    fn hear(&mut self, life: &mut Life) {
+    fn hear(&mut self, present: &mut Present) {
         loop {
-            let (bytes, fds) = match life.mailbox.receive() {
+            let (bytes, fds) = match present.mailbox.receive() {
                 Ok(Some(message)) => message,
                 Ok(None) => break,
                 Err(_) => {
-                    life.is_silent = true;
+                    present.is_silent = true;
                     break;
                 }
             };
@@ -559,14 +560,14 @@ impl HostGuard {
                         Ok(child) => {
                             let mut passed = vec![child.process.wait_fd()];
                             passed.extend(child.stdin.as_ref().map(AsFd::as_fd));
-                            life.tell(
+                            present.tell(
                                 &FromGuard::Started { id, pid: child.process.pid() },
                                 &passed,
                             );
                             self.children.push(child);
                         }
                         Err(error) => {
-                            life.tell(&FromGuard::Refused { id, error: error.to_string() }, &[])
+                            present.tell(&FromGuard::Refused { id, error: error.to_string() }, &[])
                         }
                     }
                 }
@@ -619,7 +620,7 @@ impl HostGuard {
                 }
             }
         }
-        life.mailbox.flush();
+        present.mailbox.flush();
     }
 
     /// Notes a buried runtime with its last message. The manager has told the
@@ -671,22 +672,22 @@ impl HostGuard {
 
     /// Reports to the manager, if it runs, which processes have ended and why. The entry
     /// of an ended process is kept until a manager, this one or the next, has buried it.
-    fn look_after_children(&mut self, mut life: Option<&mut Life>) {
+    fn look_after_children(&mut self, mut present: Option<&mut Present>) {
         for child in &mut self.children {
             if child.cause.is_none()
                 && let Some(status) = child.process.ended()
             {
                 let cause = reports::cause(status);
                 child.cause = Some(cause.clone());
-                if let Some(life) = &mut life {
-                    life.tell(
+                if let Some(present) = &mut present {
+                    present.tell(
                         &FromGuard::Ended { id: child.id, pid: child.process.pid(), cause },
                         &[],
                     );
                 }
             }
         }
-        let manager = life.map(|life| life.process.pid());
+        let manager = present.map(|present| present.process.pid());
         process::bury_orphans(|pid| {
             manager == Some(pid) || self.children.iter().any(|child| child.process.pid() == pid)
         });
@@ -707,7 +708,7 @@ impl Child {
     }
 }
 
-impl Life {
+impl Present {
     fn tell(&mut self, message: &FromGuard, fds: &[BorrowedFd<'_>]) {
         // Without free descriptors this manager does not learn of it; the next one does.
         let _ = serde_json::to_vec(message).map(|bytes| self.mailbox.send(&bytes, fds));

@@ -1,6 +1,6 @@
 //! The status of a running box.
 
-use super::restarts::LONG_LIFE_OF_MANAGER;
+use super::restarts::LONG_INCARNATION_OF_MANAGER;
 use super::{MILLISECOND, ManagerProcess};
 use crate::config::{self, NamedPool, NamedStatistic, Plan, SwitchEntry};
 use holdfast_control::api::TraceStep;
@@ -340,7 +340,7 @@ impl ManagerProcess {
     /// yet.
     fn own_retry(&self) -> Option<status::Retry> {
         let (failures, cause, began) = &self.retried;
-        let is_new = self.clock.now().saturating_sub(*began) <= LONG_LIFE_OF_MANAGER;
+        let is_new = self.clock.now().saturating_sub(*began) <= LONG_INCARNATION_OF_MANAGER;
         (*failures > 0 && is_new).then(|| status::Retry {
             failures: *failures,
             next_ms: None,
@@ -473,7 +473,7 @@ impl ManagerProcess {
                     _ if is_joined && election.is_some() => {
                         coordinator.map_or(0, |own| own.peer.incarnation.into())
                     }
-                    0 => self.guard.life().into(),
+                    0 => self.guard.incarnation().into(),
                     _ => 0,
                 },
                 pid: coordinator.map_or(0, |worker| worker.pid()),

@@ -132,11 +132,12 @@ impl ManagerProcess {
         let clock = Clock::new();
         let now = clock.now();
         let (control, state) = (&assignment.control, assignment.state.as_deref());
-        let lives = assignment.coordinators;
+        let coordinators = assignment.coordinators;
         // Without an earlier coordinator there is nothing to remember.
-        let succeeds = if plan.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
+        let succeeds = if plan.hosts.is_empty() { coordinators > 0 } else { incarnation > 1 };
         let etcd = plan.etcd.as_ref();
-        let guard = CoordinatorGuard::new(&plan.cluster, control, state, etcd, incarnation, lives);
+        let guard =
+            CoordinatorGuard::new(&plan.cluster, control, state, etcd, incarnation, coordinators);
         let ports = devices::open(&plan.ports, incarnation, &link).map_err(devices::refused)?;
         for (at, port) in plan.ports.iter().enumerate() {
             devices::has_mtu(port, ports.name(at), ports.mtu(at))?;

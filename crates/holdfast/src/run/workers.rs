@@ -96,11 +96,11 @@ impl Worker {
     /// are killed.
     fn has_ended_whole(&mut self, now: u64) -> bool {
         let pair = self.port.pair();
-        let lives = |pid: &AtomicU32| match pid.load(Ordering::Relaxed) {
+        let is_alive = |pid: &AtomicU32| match pid.load(Ordering::Relaxed) {
             0 => false,
             pid => process::lives(pid),
         };
-        if ![pair.worker, pair.standby, pair.deputy].into_iter().any(lives) {
+        if ![pair.worker, pair.standby, pair.deputy].into_iter().any(is_alive) {
             return true;
         }
         let waited = now.saturating_sub(*self.is_ending_since.get_or_insert(now));

@@ -246,8 +246,8 @@ fn death_before_any_store() {
         let survived = death::after(stores, || world.turn()).is_some();
         if deaths % 16 == 0 {
             // Each incarnation makes one store more than the last.
-            let lives = (0..).find(|lives| death::after(*lives, || world.adopt()).is_some());
-            assert!(lives > Some(4));
+            let deaths = (0..).find(|deaths| death::after(*deaths, || world.adopt()).is_some());
+            assert!(deaths > Some(4));
         } else {
             world.adopt();
         }

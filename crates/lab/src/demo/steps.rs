@@ -275,7 +275,7 @@ fn failovers(before: &Status, after: &Status) -> Vec<String> {
 fn kill(running: &RunningBox, victim: &Process, interrupt: &Interrupt) -> Result<Done> {
     let begun = Instant::now();
     signal_pid(victim.pid, Signal::KILL)?;
-    until("its next life serves", RECOVERY_LIMIT, interrupt, || {
+    until("its next incarnation serves", RECOVERY_LIMIT, interrupt, || {
         let Ok(status) = running.status() else { return Ok(None) };
         let next =
             status.processes.iter().find(|process| process.role == victim.role).filter(|next| {

@@ -7,8 +7,8 @@
 //! would change this file only.
 //!
 //! A nonce must never come twice under a key. A sender's key is therefore its own for one
-//! life (see [`Seal::new`]). Within a life the nonce is the counter of the frames that it
-//! has sent, which is never set back, not by a change of keys either.
+//! life number (see [`Seal::new`]). Under it the nonce is the counter of the frames that
+//! it has sent, which is never set back, not by a change of keys either.
 
 use super::format::{ASSOCIATED_LEN, ETHERNET_LEN, HEADER_LEN, Header, SEALED, TAG_LEN};
 use aes_gcm::aead::AeadInOut;
@@ -98,7 +98,7 @@ impl core::fmt::Debug for KeyRing {
     }
 }
 
-/// A key of one sender in one life.
+/// A key of one sender, under one life number.
 pub(crate) struct Opener {
     number: u8,
     cipher: Aes256Gcm,
@@ -188,7 +188,7 @@ fn derive((number, root): &(u8, Hkdf<Sha256>), name: &[&[u8]]) -> Opener {
     Opener { number: *number, cipher }
 }
 
-/// Calls `derive` with the name of the key under which a node seals messages in one life.
+/// Calls `derive` with the name of a node's key for messages, under one life number.
 fn named<T>(cluster: u32, peer: Peer, life: u64, derive: impl FnOnce(&[&[u8]]) -> T) -> T {
     let node = peer.node.to_be_bytes();
     derive(&[
@@ -203,12 +203,12 @@ fn named<T>(cluster: u32, peer: Peer, life: u64, derive: impl FnOnce(&[&[u8]]) -
 impl Seal {
     /// The seal of an endpoint.
     ///
-    /// The life number makes sure that no two lives seal under the same key. The process
-    /// that starts draws it at random, because the incarnation is not enough: the
+    /// The life number makes sure that no two incarnations seal under the same key. The
+    /// process that starts draws it at random, because the incarnation is not enough: the
     /// coordinator tells incarnations apart only as long as it remembers them, and a box
     /// that is stopped and started again counts from the beginning, with the same cluster
-    /// key. Two lives of one node and incarnation would have to draw the same of 2^64
-    /// numbers.
+    /// key. Two processes of one node with the same incarnation would have to draw the
+    /// same of 2^64 numbers.
     pub(super) fn new(me: Peer, cluster: u32, life: NonZeroU64, ring: &KeyRing) -> Seal {
         let roots = Roots::new(ring);
         let own = named(cluster, me, life.get(), |name| roots.derive_current(name));
@@ -226,7 +226,7 @@ impl Seal {
         self.life.get()
     }
 
-    /// The keys that open frames of a peer in one life.
+    /// The keys that open a peer's frames under one life number.
     pub(super) fn openers(&self, peer: Peer, life: u64) -> Vec<Opener> {
         named(self.cluster, peer, life, |name| self.roots.derive(name))
     }
@@ -246,7 +246,7 @@ impl Seal {
     }
 
     /// True if the frame's sender has a key of the cluster; [`Seal::opened`] then has its
-    /// records. `known` are the keys of the sender's life, if it is known.
+    /// records. `known` are the keys under the sender's life number, if it is known.
     pub(super) fn open(
         &mut self,
         header: &Header,

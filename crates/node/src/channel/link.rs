@@ -301,13 +301,13 @@ impl Channel {
         self.openers = if self.life == 0 { Vec::new() } else { seal.openers(self.peer, self.life) };
     }
 
-    /// The keys that open frames of a peer in one life, if this channel is that life's.
+    /// The keys that open a peer's frames under one life number, if it is this channel's.
     pub(super) fn openers_of(&self, peer: Peer, life: u64) -> Option<&[Opener]> {
         (self.peer == peer && self.life == life && life != 0).then_some(self.openers.as_slice())
     }
 
-    /// Refuses frames of another life of the same incarnation, and replayed ones. For
-    /// frames whose seal has been opened.
+    /// Refuses frames under another life number of the same incarnation, and replayed
+    /// ones. For frames whose seal has been opened.
     pub(super) fn accept_counter(
         &mut self,
         peer: Peer,

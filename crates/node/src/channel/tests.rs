@@ -5,8 +5,8 @@ use super::*;
 
 mod credit;
 mod crossing;
+mod incarnations;
 mod keys;
-mod lives;
 mod long;
 
 const A: Peer = Peer { node: NodeId::new(16), incarnation: 1 };

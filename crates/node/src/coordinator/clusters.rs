@@ -98,8 +98,8 @@ impl Coordinator {
 
     /// A switch says which rules it uses. A switch that has just started has none.
     pub(super) fn handle_rules_in_force(&mut self, from: Peer, switch: u16, version: u64) {
-        if self.memory.services[usize::from(switch)].switch_life != from.incarnation {
-            self.record(Decision::Switch { switch, life: from.incarnation });
+        if self.memory.services[usize::from(switch)].switch_incarnation != from.incarnation {
+            self.record(Decision::Switch { switch, incarnation: from.incarnation });
         }
         match self.switches.iter_mut().find(|(switch, _)| switch.node == from.node) {
             Some(known) => *known = (from, version),

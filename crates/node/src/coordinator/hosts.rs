@@ -70,9 +70,9 @@ impl HostsConfig {
         let service = |place: &SwitchPlace| Serving {
             chains: place.chains.clone(),
             host,
-            life: 0,
+            manager_incarnation: 0,
             term: 0,
-            switch_life: 0,
+            switch_incarnation: 0,
         };
         self.switches.iter().map(service).collect()
     }
@@ -254,8 +254,8 @@ impl Coordinator {
         for node in self.managers() {
             let services = self.memory.services.iter().zip(0..);
             let serve = |(service, switch): (&Serving, u16)| {
-                let Serving { host, term, life, .. } = *service;
-                (node, Control::Serve { switch, host, term, life })
+                let Serving { host, term, manager_incarnation, .. } = *service;
+                (node, Control::Serve { switch, host, term, manager_incarnation })
             };
             self.pending.extend(services.map(serve));
         }
@@ -542,7 +542,7 @@ impl Coordinator {
     /// True if the host that is to serve a switch does, or may be about to.
     fn is_served(&self, switch: u16, now: u64) -> bool {
         let at = usize::from(switch);
-        let (Serving { host, term, life, .. }, count) =
+        let (Serving { host, term, manager_incarnation, .. }, count) =
             (&self.memory.services[at], self.hosts.len() as u16);
         let known = &self.hosts[usize::from(*host)];
         let Some(beat) = known.beat.as_ref().filter(|_| *term > 0) else {
@@ -555,7 +555,7 @@ impl Coordinator {
         match service {
             // The manager that was to serve is gone. Each term is one incarnation of the
             // switch: the next manager cannot continue it.
-            _ if self.manager_life(*host) != *life => false,
+            _ if self.manager_incarnation(*host) != *manager_incarnation => false,
             service if service.term > *term => false,
             service if service.term == *term && !service.serves => {
                 is_majority(beat.connected, count) && self.is_soon_after(self.given_at[at], now)
@@ -565,7 +565,7 @@ impl Coordinator {
     }
 
     /// The incarnation of a host's manager, as far as it has been heard; or 0.
-    fn manager_life(&self, host: u16) -> u32 {
+    fn manager_incarnation(&self, host: u16) -> u32 {
         self.fabric.peer(NodeId::manager(host)).map_or(0, |peer| peer.incarnation)
     }
 
@@ -579,8 +579,8 @@ impl Coordinator {
             .filter_map(|beat| beat.services.get(at));
         let highest = heard.map(|service| service.term).max().unwrap_or(0);
         let term = self.memory.services[at].term.max(highest) + 1;
-        let life = self.manager_life(host);
-        self.record(Decision::Serves { switch, host, term, life });
+        let manager_incarnation = self.manager_incarnation(host);
+        self.record(Decision::Serves { switch, host, term, manager_incarnation });
         self.given_at[at] = now;
         self.tell_service(now);
         self.tell_managers();

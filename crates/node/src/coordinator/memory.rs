@@ -104,10 +104,10 @@ pub(super) struct Serving {
     pub(super) chains: Vec<u16>,
     pub(super) host: u16,
     /// The incarnation of that host's manager.
-    pub(super) life: u32,
+    pub(super) manager_incarnation: u32,
     pub(super) term: u32,
     /// The incarnation of the switch that has spoken last.
-    pub(super) switch_life: u32,
+    pub(super) switch_incarnation: u32,
 }
 
 /// See the module.
@@ -165,10 +165,10 @@ pub(super) enum Decision {
     /// New rules.
     Rules { rules: RuleSet },
     /// The ports of a switch are to be served by a host.
-    Serves { switch: u16, host: u16, term: u32, life: u32 },
+    Serves { switch: u16, host: u16, term: u32, manager_incarnation: u32 },
     /// This incarnation of a switch has spoken. Claims that wait there are an earlier
     /// incarnation's.
-    Switch { switch: u16, life: u32 },
+    Switch { switch: u16, incarnation: u32 },
     /// An unknown incarnation was seen: none up to it is given again.
     Seen { incarnation: u32 },
 }
@@ -212,14 +212,15 @@ impl Memory {
     pub(super) fn has_spoken(&self, switch: NodeId) -> bool {
         let service =
             switch.switch_number().and_then(|number| self.services.get(usize::from(number)));
-        service.is_none_or(|service| service.term == 0 || service.term == service.switch_life)
+        service
+            .is_none_or(|service| service.term == 0 || service.term == service.switch_incarnation)
     }
 
     /// The incarnation of the switch with this node that has spoken last.
-    pub(super) fn switch_life(&self, switch: NodeId) -> Option<u32> {
+    pub(super) fn switch_incarnation(&self, switch: NodeId) -> Option<u32> {
         let service =
             switch.switch_number().and_then(|number| self.services.get(usize::from(number)));
-        service.map(|service| service.switch_life)
+        service.map(|service| service.switch_incarnation)
     }
 
     /// The switch on whose ports a chain's flows come and go, counted from 0.
@@ -376,18 +377,19 @@ impl Memory {
             }
             Decision::Wants { peer, pool } => self.wants(*peer, *pool),
             Decision::Rules { rules } => self.rules.clone_from(rules),
-            Decision::Switch { switch, life } => {
+            Decision::Switch { switch, incarnation } => {
                 if let Some(service) = self.services.get_mut(usize::from(*switch)) {
-                    service.switch_life = *life;
+                    service.switch_incarnation = *incarnation;
                 }
                 let node = NodeId::switch(*switch);
                 for recovery in &mut self.recoveries {
                     recovery.stuck.retain(|(_, switches)| !switches.contains(&node));
                 }
             }
-            Decision::Serves { switch, host, term, life } => {
+            Decision::Serves { switch, host, term, manager_incarnation } => {
                 if let Some(service) = self.services.get_mut(usize::from(*switch)) {
-                    (service.host, service.term, service.life) = (*host, *term, *life);
+                    (service.host, service.term, service.manager_incarnation) =
+                        (*host, *term, *manager_incarnation);
                 }
             }
             Decision::Seen { incarnation } => {
@@ -592,7 +594,7 @@ impl Memory {
                 // count: the runtime reports again.
                 let is_present = switches
                     .iter()
-                    .all(|switch| self.switch_life(switch.node) == Some(switch.incarnation));
+                    .all(|switch| self.switch_incarnation(switch.node) == Some(switch.incarnation));
                 let known =
                     self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead);
                 if let Some(recovery) = known.filter(|_| is_present) {

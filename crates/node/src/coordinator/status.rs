@@ -112,7 +112,9 @@ impl Coordinator {
         let is_present = |&(switch, number): &(NodeId, u32)| match switch.state_server_number() {
             Some(server) => is_server_present(server, number),
             None => {
-                self.memory.switch_life(switch).is_none_or(|life| u32::from(life as u8) == number)
+                self.memory
+                    .switch_incarnation(switch)
+                    .is_none_or(|incarnation| u32::from(incarnation as u8) == number)
                     && self.memory.has_spoken(switch)
             }
         };

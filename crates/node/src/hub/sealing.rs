@@ -546,7 +546,7 @@ mod tests {
     /// The receiver is started again, then the sender: neither waits for a beat to be
     /// heard.
     #[test]
-    fn a_new_life_is_told_at_once() {
+    fn a_new_incarnation_is_told_at_once() {
         let mut world = world();
         world.run(3 * TIMEOUT);
         for (restarted, incarnation) in [(1, 6), (0, 6)] {
@@ -563,7 +563,7 @@ mod tests {
 
     /// An announcement for the earlier incarnation is ignored.
     #[test]
-    fn what_was_meant_for_an_earlier_life_is_not_heard() {
+    fn what_was_meant_for_an_earlier_incarnation_is_not_heard() {
         let mut world = world();
         world.run(3 * TIMEOUT);
         world.hubs[1] = hub(1, 6);

@@ -96,7 +96,7 @@ impl Runtime {
             // route given anew, by this packet.
             index::TO_RUNTIME
                 if packet.meta.flags & Flags::NEW != 0
-                    && side.life.is_some_and(|now| now != packet.meta.switch) =>
+                    && side.incarnation.is_some_and(|now| now != packet.meta.switch) =>
             {
                 self.shared.drop(packet, DropReason::LostInFailure, pool);
             }

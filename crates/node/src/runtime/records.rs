@@ -137,7 +137,7 @@ impl Runtime {
         body: &[u8],
         pool: &mut dyn PacketPool,
     ) -> Result<(), DropReason> {
-        let &[life] = body else { return Err(DropReason::Malformed) };
+        let &[incarnation] = body else { return Err(DropReason::Malformed) };
         let mut sides = self.shared.sides.iter();
         let Some(at) = sides.position(|side| side.switch == switch) else {
             // No chain belongs to that switch.
@@ -150,9 +150,9 @@ impl Runtime {
         let departed = migrations.handle_new_switch(at, &mut parts);
         self.recoveries.ask_again(at);
         let side = &mut self.shared.sides[at];
-        side.heard = Some(life);
-        side.life = Some(life);
-        let to = (switch, at, life);
+        side.heard = Some(incarnation);
+        side.incarnation = Some(incarnation);
+        let to = (switch, at, incarnation);
         side.resync = Some(Resync::new(self.config.me, to, side.newest_epoch, side.now, departed));
         Ok(())
     }

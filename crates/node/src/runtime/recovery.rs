@@ -416,8 +416,9 @@ impl Recoveries {
         }
         for at in 0..self.running.len() {
             let dead = self.running[at].dead;
-            let lives = || self.running.iter().filter(|recovery| recovery.dead.node == dead.node);
-            let open = lives().map(|recovery| recovery.open).sum::<usize>();
+            let of_its_node =
+                || self.running.iter().filter(|recovery| recovery.dead.node == dead.node);
+            let open = of_its_node().map(|recovery| recovery.open).sum::<usize>();
             let is_recovering = |recovery: &Recovery| {
                 lanes.iter().any(|lane| lane.protection.is_recovering(recovery.dead))
             };
@@ -427,14 +428,14 @@ impl Recoveries {
             if !has_told
                 && open > 0
                 && open == waiting.iter().sum::<usize>()
-                && !lives().any(is_recovering)
+                && !of_its_node().any(is_recovering)
             {
                 let told: Vec<usize> =
                     (0..waiting.len()).filter(|side| waiting[*side] > 0).collect();
-                let life = |switch| fabric.peer(switch).map_or(0, |peer| peer.incarnation);
+                let incarnation = |switch| fabric.peer(switch).map_or(0, |peer| peer.incarnation);
                 let switches = told.iter().map(|side| self.sides[*side].switch);
                 let switches =
-                    switches.map(|node| Peer { node, incarnation: life(node) }).collect();
+                    switches.map(|node| Peer { node, incarnation: incarnation(node) }).collect();
                 self.running[at].told = told;
                 requests.push_message(Control::Waits {
                     node: dead.node,

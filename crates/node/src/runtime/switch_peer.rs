@@ -21,7 +21,7 @@ pub(crate) struct SwitchPeer {
     pub(crate) now: u64,
     /// The switch's incarnation, by its number in packets' metadata: packets of an
     /// earlier one open no flows here.
-    pub(super) life: Option<u8>,
+    pub(super) incarnation: Option<u8>,
     /// The latest incarnation of the switch that was heard, by the same number.
     pub(super) heard: Option<u8>,
     /// Fill of the switch's route table, in 1/1000, by its latest tick; and the number of
@@ -47,7 +47,7 @@ impl SwitchPeer {
         SwitchPeer {
             switch,
             now: 0,
-            life: None,
+            incarnation: None,
             heard: None,
             fill: 0,
             ticks: 0,

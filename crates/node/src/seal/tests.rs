@@ -273,10 +273,10 @@ fn a_change_of_keys_does_not_set_the_count_back() {
     }
 }
 
-/// The sender is started again: its new life is not heard before it is announced, and the
-/// old one is not afterwards, whichever of its packets are replayed.
+/// The sender is started again: its new incarnation is not heard before it is announced,
+/// and the old one is not afterwards, whichever of its packets are replayed.
 #[test]
-fn an_old_life_is_not_heard_again() {
+fn an_old_incarnation_is_not_heard_again() {
     let (mut a, mut b) = pair();
     let mut bench = Bench::new();
     let plain = bench.plain(64);
@@ -294,15 +294,15 @@ fn an_old_life_is_not_heard_again() {
     );
     let second = bench.seal(&mut next, &plain);
     assert_eq!(bench.open(&mut b, &second), Ok(plain));
-    // A late announcement of the old life changes nothing.
+    // A late announcement of the old incarnation changes nothing.
     announce(&a, &mut b, 20);
     assert!(recorded.iter().all(|frame| bench.open(&mut b, frame) == Err(DropReason::OldLife)));
 }
 
-/// Two lives of one host seal under different keys although they count alike, also where
-/// the incarnation is the same because a state directory was lost.
+/// Two incarnations of one host seal under different keys although they count alike, also
+/// where their number is the same because a state directory was lost.
 #[test]
-fn lives_of_a_host_have_keys_of_their_own() {
+fn incarnations_of_a_host_have_keys_of_their_own() {
     let mut bench = Bench::new();
     let plain = bench.plain(64);
     let mut first = seal(0, 1, &[1]);

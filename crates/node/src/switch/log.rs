@@ -36,7 +36,7 @@ type Segments = Vec<Box<[u8]>>;
 /// A ring of packets.
 #[derive(Debug)]
 pub(super) struct Log {
-    life: u32,
+    incarnation: u32,
     size: usize,
     segments: Segments,
     /// Counts of bytes that are never reset while the ring holds packets: the oldest
@@ -54,8 +54,8 @@ struct LoggedPacket {
 }
 
 impl Log {
-    fn new(life: u32, size: usize) -> Log {
-        Log { life, size, segments: Vec::new(), first: 0, next: 0, by_epoch: None }
+    fn new(incarnation: u32, size: usize) -> Log {
+        Log { incarnation, size, segments: Vec::new(), first: 0, next: 0, by_epoch: None }
     }
 
     /// A count's place in the ring: the segment, the offset in it, and the bytes that
@@ -221,8 +221,8 @@ impl Logs {
         if chains.len() <= at {
             chains.resize_with(at + 1, || None);
         }
-        if let Some(old) = chains[at].take_if(|log| log.life != to.incarnation) {
-            self.bury(Peer { node: to.node, incarnation: old.life }, chain, old);
+        if let Some(old) = chains[at].take_if(|log| log.incarnation != to.incarnation) {
+            self.bury(Peer { node: to.node, incarnation: old.incarnation }, chain, old);
         }
         self.live[node][at].get_or_insert_with(|| Log::new(to.incarnation, size)).append(
             packet,
@@ -237,7 +237,9 @@ impl Logs {
             self.live.get_mut(usize::from(dead.node)).map(|chains| (0u16..).zip(chains.iter_mut()));
         let mut closed = Vec::new();
         for (chain, log) in chains.into_iter().flatten() {
-            closed.extend(log.take_if(|log| log.life == dead.incarnation).map(|log| (chain, log)));
+            closed.extend(
+                log.take_if(|log| log.incarnation == dead.incarnation).map(|log| (chain, log)),
+            );
         }
         closed.into_iter().for_each(|(chain, log)| self.bury(dead, chain, log));
     }
@@ -256,7 +258,7 @@ impl Logs {
         let chains = self.live.get_mut(usize::from(from.node));
         let log =
             chains.and_then(|chains| chains.get_mut(usize::from(chain))).and_then(Option::as_mut);
-        if let Some(log) = log.filter(|log| log.life == from.incarnation) {
+        if let Some(log) = log.filter(|log| log.incarnation == from.incarnation) {
             log.clear(stamp);
         }
     }
@@ -467,7 +469,7 @@ mod tests {
     /// An incarnation begins before anyone has said that the earlier one failed: packets
     /// that the earlier one was sent are not lost.
     #[test]
-    fn a_next_life_writes_over_nothing() {
+    fn a_next_incarnation_writes_over_nothing() {
         let mut pool = MemoryPool::new(4);
         let mut logs = Logs::new(vec![1000]);
         let sent = packet(&mut pool, 1, 60);

@@ -251,7 +251,7 @@ impl Switch {
                     match came_from {
                         // The old owner is gone. The move may have been complete: the new
                         // owner knows, and will say.
-                        Some(_) if owner != to && self.lives(owner) => {
+                        Some(_) if owner != to && self.is_alive(owner) => {
                             return if may_wait { Grant::Retry } else { Grant::Refused };
                         }
                         // The claimant was the replica and the target of the move at
@@ -260,7 +260,7 @@ impl Switch {
                         // The owner is gone too, and a replica may have the flow as it
                         // was there. If no replica asks before its routes are swept, no
                         // newer copy exists.
-                        _ if is_older && may_wait && !self.lives(owner) => {
+                        _ if is_older && may_wait && !self.is_alive(owner) => {
                             return self.wait(found.slot, of, to, asked);
                         }
                         _ => return Grant::Refused,
@@ -270,7 +270,7 @@ impl Switch {
                 // is dead, and the view that says so is on its way.
                 if of == asked
                     && owner != to
-                    && self.lives(owner)
+                    && self.is_alive(owner)
                     && !is_planted(Fault::IgnoresEpochs)
                 {
                     return self.wait(found.slot, of, to, asked);
@@ -372,15 +372,15 @@ impl Switch {
         self.routes.set_reply(id, reply)
     }
 
-    pub(super) fn lives(&self, peer: Peer) -> bool {
-        self.targets.lives(peer)
+    pub(super) fn is_alive(&self, peer: Peer) -> bool {
+        self.targets.is_alive(peer)
     }
 
     /// Remembers a claim for the sweep, because the claimant cannot have the route with
     /// epoch `of` now. The claim replaces one whose claimant is dead.
     fn wait(&mut self, route: RouteId, of: Epoch, claimant: Peer, epoch: Epoch) -> Grant {
         let known = self.claims.waiting.get(&route).map(|(_, known, _)| *known);
-        if known.is_some_and(|known| !self.lives(known)) {
+        if known.is_some_and(|known| !self.is_alive(known)) {
             self.claims.waiting.remove(&route);
         }
         if is_planted(Fault::RefusesOlderClaims) {
@@ -403,8 +403,8 @@ impl Switch {
         self.claims.swept(dead);
         let mut flows = 0;
         for (id, epoch, moved_from) in lost {
-            let before = moved_from.filter(|(before, _)| !self.lives(*before));
-            let asks = self.claims.next(id, epoch).filter(|(claimant, _)| self.lives(*claimant));
+            let before = moved_from.filter(|(before, _)| !self.is_alive(*before));
+            let asks = self.claims.next(id, epoch).filter(|(claimant, _)| self.is_alive(*claimant));
             match (asks, before) {
                 // Packets that wait for the flow follow it.
                 (Some((claimant, asked)), _) if before.is_none_or(|(_, old)| asked == old) => {

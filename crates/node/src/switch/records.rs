@@ -169,7 +169,7 @@ impl Switch {
         self.has_hosts = members.iter().any(|member| member.host != members[0].host);
         let old = self.targets.renew(members);
         for target in &old {
-            if !self.lives(target.peer) {
+            if !self.is_alive(target.peer) {
                 self.given_up(target.peer, now);
             }
         }

@@ -211,7 +211,7 @@ impl Targets {
         self.find(peer).is_some_and(Target::serves)
     }
 
-    pub(super) fn lives(&self, peer: Peer) -> bool {
+    pub(super) fn is_alive(&self, peer: Peer) -> bool {
         self.find(peer).is_some_and(|target| target.state != MemberState::Failed)
     }
 
@@ -399,6 +399,6 @@ mod tests {
         );
         targets.set_gone(peer(NodeId::new(16)));
         assert_eq!(targets.least(0, 1), None);
-        assert!(!targets.lives(peer(NodeId::new(16))) && !targets.serves(peer(NodeId::new(16))));
+        assert!(!targets.is_alive(peer(NodeId::new(16))) && !targets.serves(peer(NodeId::new(16))));
     }
 }

@@ -326,7 +326,7 @@ fn those_who_wait_for_one_another_are_swept() {
     assert_eq!(
         (bench.swept(), bench.account().quarantined),
         (vec![(a, true)], 2),
-        "a new life of the switch may wait for that word"
+        "a new incarnation of the switch may wait for that word"
     );
     bench.recovered(c, b);
     assert_eq!((bench.swept(), bench.account().quarantined), (vec![(b, true)], 0));
@@ -335,7 +335,7 @@ fn those_who_wait_for_one_another_are_swept() {
 /// C's report that all its claims wait concerns one incarnation of the switch. The next
 /// incarnation has heard no claim, and is told to sweep when all have claimed from it.
 #[test]
-fn a_new_life_of_the_switch_is_asked_before_it_sweeps() {
+fn a_new_incarnation_of_the_switch_is_asked_before_it_sweeps() {
     let mut bench = Bench::new(3, 3);
     bench.begin_switch(1);
     let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
@@ -344,7 +344,7 @@ fn a_new_life_of_the_switch_is_asked_before_it_sweeps() {
     bench.waits(c, a);
     bench.begin_switch(2);
     bench.waits(c, b);
-    assert_eq!(bench.swept(), [], "what C said of A it said of the life before");
+    assert_eq!(bench.swept(), [], "what C said of A it said of the incarnation before");
     bench.waits(c, a);
     assert_eq!(bench.swept(), [(a, false), (b, false)]);
     bench.begin_switch(3);
@@ -614,7 +614,7 @@ fn a_drain_waits_for_flows_that_have_not_arrived() {
 /// together. A runtime that had ended for the earlier one is there for the next. No
 /// runtime may take its flows before the next incarnation has said so too.
 #[test]
-fn what_an_earlier_life_of_the_manager_said_is_void() {
+fn what_an_earlier_incarnation_of_the_manager_said_is_void() {
     let mut bench = Bench::new(2, 4);
     let victim = bench.peer(16);
     let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();

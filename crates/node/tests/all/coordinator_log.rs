@@ -19,9 +19,9 @@ const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
 const MILLISECOND: u64 = 1_000_000;
 const BLOCKS: u32 = 12;
 
-fn config(life: u32) -> CoordinatorConfig {
+fn config(incarnation: u32) -> CoordinatorConfig {
     CoordinatorConfig {
-        me: Peer { node: NodeId::COORDINATOR, incarnation: life },
+        me: Peer { node: NodeId::COORDINATOR, incarnation },
         hosts: HostsConfig::one(),
         clusters: ClusterConfig::only(3, 1, true),
         rules: vec![],
@@ -121,7 +121,7 @@ impl Runtime {
 /// A coordinator with a disk, and a host that does as it is asked.
 struct Host {
     now: u64,
-    life: u32,
+    incarnation: u32,
     coordinator: Option<Coordinator>,
     disk: Vec<LogRecord>,
     manager: Fabric,
@@ -142,7 +142,7 @@ impl Host {
             Fabric::new(Peer { node: NodeId::MANAGER, incarnation: 1 }, FabricConfig::default());
         Host {
             now: 1,
-            life: 1,
+            incarnation: 1,
             coordinator: Some(Coordinator::new(config(1), 1)),
             disk: Vec::new(),
             manager,
@@ -193,14 +193,14 @@ impl Host {
         if self.coordinator.is_some() {
             return;
         }
-        self.life += 1;
+        self.incarnation += 1;
         let bytes = self.disk.iter().map(|record| record.bytes.as_slice());
         self.coordinator = Some(match self.disk.is_empty() {
-            true => Coordinator::new(config(self.life), self.now),
-            false => Coordinator::restore(config(self.life), self.now, bytes)
+            true => Coordinator::new(config(self.incarnation), self.now),
+            false => Coordinator::restore(config(self.incarnation), self.now, bytes)
                 .expect("its own log can be read"),
         });
-        self.manager.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: self.life });
+        self.manager.set_peer(Peer { node: NodeId::COORDINATOR, incarnation: self.incarnation });
     }
 
     /// The coordinator dies after its decisions are logged, and before any message
@@ -512,7 +512,7 @@ fn a_request_that_overtakes_the_account_hides_none_before_it() {
         .push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 7, 1)] });
     host.turn();
     host.begin_again();
-    let coordinator = Peer { node: NodeId::COORDINATOR, incarnation: host.life };
+    let coordinator = Peer { node: NodeId::COORDINATOR, incarnation: host.incarnation };
     host.runtimes[0].fabric.set_peer(coordinator);
     host.runtimes[0]
         .requests
@@ -559,7 +559,7 @@ fn a_move_that_was_promised_is_asked_for_once() {
 /// that the runtime is to end, and not asked for it. The runtime has ended, and comes
 /// back only when it is ordered back.
 #[test]
-fn a_drain_goes_on_in_the_next_life() {
+fn a_drain_goes_on_in_the_next_incarnation() {
     let mut host = Host::new();
     while host.owners.len() < 3 {
         host.turn();
@@ -595,7 +595,10 @@ fn a_drain_goes_on_in_the_next_life() {
     for _ in 0..50 {
         host.turn();
     }
-    assert!(host.runtimes.iter().all(|runtime| runtime.peer != peer), "the new life has it ended");
+    assert!(
+        host.runtimes.iter().all(|runtime| runtime.peer != peer),
+        "the new incarnation has it ended"
+    );
     for _ in 0..3 {
         host.die_after_writing();
         for _ in 0..200 {
@@ -626,7 +629,7 @@ fn the_rules_in_force_outlive_it() {
             .map(|chain| Rule { selector: Selector::any(), chain: *chain, cluster: 0 })
             .collect()
     };
-    let initial = |life| CoordinatorConfig { rules: rules(&[0]), ..config(life) };
+    let initial = |incarnation| CoordinatorConfig { rules: rules(&[0]), ..config(incarnation) };
     let mut coordinator = Coordinator::new(initial(1), 1);
     let mut log = coordinator.poll_log();
     for set in [&[1, 2][..], &[3]] {

@@ -578,9 +578,9 @@ fn a_turn_sends_few_flows() {
     let mut source =
         Spot::new(SOURCE, vec![accepting::<Counter>()], Plan::NONE.build(), 1024, 1024);
     let fabric = |peer| Fabric::new(peer, FabricConfig::default());
-    let first_life = |node| fabric(Peer { node, incarnation: 1 });
+    let first_incarnation = |node| fabric(Peer { node, incarnation: 1 });
     let (mut target, mut switch, mut coordinator) =
-        (fabric(TARGET), first_life(NodeId::SWITCH), first_life(NodeId::COORDINATOR));
+        (fabric(TARGET), first_incarnation(NodeId::SWITCH), first_incarnation(NodeId::COORDINATOR));
     for fabric in [&mut target, &mut switch, &mut coordinator] {
         fabric.set_peer(SOURCE);
     }

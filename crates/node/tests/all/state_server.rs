@@ -142,7 +142,7 @@ struct World {
     view: u64,
     members: BTreeMap<NodeId, Member>,
     server: Option<StateServer>,
-    server_life: u32,
+    server_incarnation: u32,
     instances: BTreeMap<NodeId, Instance>,
     dead: Vec<Dead>,
     under_way: BTreeMap<(u64, u64), (NodeId, Vec<u8>)>,
@@ -173,7 +173,7 @@ impl World {
             view: 0,
             members: BTreeMap::new(),
             server: None,
-            server_life: 0,
+            server_incarnation: 0,
             instances: BTreeMap::new(),
             dead: Vec::new(),
             under_way: BTreeMap::new(),
@@ -190,7 +190,7 @@ impl World {
     }
 
     fn begin_server(&mut self) {
-        self.server_life += 1;
+        self.server_incarnation += 1;
         let limits = |size| Limits {
             size,
             credit: 4,
@@ -200,7 +200,7 @@ impl World {
             timeout: 8 * MILLISECOND,
             step: MILLISECOND,
         };
-        let me = Peer { node: NodeId::STATE_SERVER, incarnation: self.server_life };
+        let me = Peer { node: NodeId::STATE_SERVER, incarnation: self.server_incarnation };
         // There are so many lists that messages have eight bytes.
         let others = vec![Kind::Counters(1); if self.is_wide { 38 } else { 0 }];
         let config = StateServerConfig {
@@ -217,8 +217,8 @@ impl World {
                 .collect(),
             pages: Vec::new(),
             waiting: 512,
-            memory: self.server_life.into(),
-            is_first: self.server_life == 1 || self.errs.forgets,
+            memory: self.server_incarnation.into(),
+            is_first: self.server_incarnation == 1 || self.errs.forgets,
             tick: MILLISECOND,
         };
         self.server = StateServer::new(config);
@@ -295,13 +295,13 @@ impl World {
             instance.count(list, 1);
             instance.pools.1.add(0, 1);
             // The instance that knew of the end may be dead, and the server after it.
-            let lives = |peer: &Peer| {
+            let is_alive = |peer: &Peer| {
                 self.instances.get(&peer.node).is_some_and(|there| there.peer == *peer)
             };
             if self
                 .ended
                 .get(&(list, index))
-                .is_some_and(|(at, by)| self.now - at < REST && lives(by))
+                .is_some_and(|(at, by)| self.now - at < REST && is_alive(by))
             {
                 self.hurried.push((list, index));
             }
@@ -478,13 +478,13 @@ impl World {
     /// Checks the invariants of any time.
     fn check(&self) -> Result<(), String> {
         let mut seen = BTreeSet::new();
-        let lives =
+        let is_alive =
             |heir: &Peer| self.instances.get(&heir.node).is_some_and(|there| there.peer == *heir);
         let of_dead = self
             .dead
             .iter()
             .flat_map(|dead| &dead.left)
-            .filter(|(heir, _)| lives(heir))
+            .filter(|(heir, _)| is_alive(heir))
             .map(|(_, index)| *index);
         let of_living = self.instances.values().flat_map(|instance| instance.flows.iter().copied());
         if let Some(index) = of_living.chain(of_dead).find(|index| !seen.insert(*index)) {
@@ -596,13 +596,17 @@ impl World {
             .flat_map(|instance| &instance.pools.0)
             .map(|pool| pool.available())
             .sum();
-        let claimed = if self.server_life > 1 { credit as usize } else { 0 };
+        let claimed = if self.server_incarnation > 1 { credit as usize } else { 0 };
         if !(flows..=flows + claimed).contains(&(held as usize)) {
             return Err(format!(
                 "there are {flows} flows and {credit} numbers at hand, and the server knows of {held}"
             ));
         }
-        Ok([flows, self.server_life as usize - 1, self.ways.as_ref().map_or(0, Ways::carried)])
+        Ok([
+            flows,
+            self.server_incarnation as usize - 1,
+            self.ways.as_ref().map_or(0, Ways::carried),
+        ])
     }
 }
 

@@ -431,7 +431,7 @@ fn nothing_of_the_dead_is_written() {
 /// The next incarnation of a node dies before it serves. The end of its recovery does not
 /// affect the flows of the incarnation before.
 #[test]
-fn one_life_is_over_and_another_is_not() {
+fn one_incarnation_is_over_and_another_is_not() {
     let mut world = World::new(2, Plan::RESCUE);
     (0..5).for_each(|flow| world.process(0, flow));
     world.talk();
@@ -566,7 +566,7 @@ fn an_earlier_owner_lets_go() {
 /// The server begins anew without a page. Every runtime writes back all its flows, and
 /// waiting packets leave.
 #[test]
-fn the_next_life_of_the_server_is_told_everything() {
+fn the_next_incarnation_of_the_server_is_told_everything() {
     for plan in [Plan::RESCUE, AT_ONCE] {
         let mut world = World::new(2, plan);
         (0..12).for_each(|flow| world.process(usize::from(flow % 2), flow));

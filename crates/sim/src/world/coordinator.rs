@@ -12,7 +12,7 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropCounters, NodeId};
 
 /// The coordinator's incarnations, one after the other.
-pub(super) struct Lives {
+pub(super) struct Incarnations {
     config: CoordinatorConfig,
     /// The present incarnation, unless it is away.
     now: Option<Coordinator>,
@@ -34,9 +34,9 @@ pub(super) struct Lives {
     drops: DropCounters,
 }
 
-impl Lives {
-    pub(super) fn new(config: CoordinatorConfig, begins: u64) -> Lives {
-        Lives {
+impl Incarnations {
+    pub(super) fn new(config: CoordinatorConfig, begins: u64) -> Incarnations {
+        Incarnations {
             now: Some(Coordinator::new(config.clone(), begins)),
             config,
             log: Vec::new(),

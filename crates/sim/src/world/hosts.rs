@@ -38,7 +38,7 @@ pub(super) struct Host {
     pub(super) pool: MemoryPool,
     out: HubOut,
     turn_at: u64,
-    life: u32,
+    incarnation: u32,
     /// The hub has died, or the host with everything on it.
     pub(super) is_away: bool,
     /// Time at which the next incarnation begins.
@@ -160,13 +160,13 @@ impl Hosts {
 
     /// Adds the next host, of `count`.
     pub(super) fn add(&mut self, count: u16, now: u64) {
-        let hub = self.life(self.all.len(), 1, count, now);
+        let hub = self.hub(self.all.len(), 1, count, now);
         self.all.push(Host {
             hub,
             pool: MemoryPool::new(BUFFERS),
             out: HubOut::default(),
             turn_at: u64::MAX,
-            life: 1,
+            incarnation: 1,
             is_away: false,
             back_at: 0,
             is_dead: false,
@@ -243,14 +243,15 @@ impl Hosts {
 
     /// An incarnation of a host's hub. In a world of several hosts its switches have no
     /// incarnation yet: the coordinator decides which host serves.
-    fn life(&self, at: Site, life: u32, count: u16, now: u64) -> Hub {
+    fn hub(&self, at: Site, incarnation: u32, count: u16, now: u64) -> Hub {
         let joins = count > 1;
-        let (incarnation, succeeds) = if joins { (0, false) } else { (life, life > 1) };
+        let (of_switches, succeeds) =
+            if joins { (0, false) } else { (incarnation, incarnation > 1) };
         let switches =
-            self.switches().map(|number| self.switch(number, incarnation, succeeds)).collect();
+            self.switches().map(|number| self.switch(number, of_switches, succeeds)).collect();
         let mut hub = Hub::new(
             switches,
-            Manager::new(Peer { node: NodeId::manager(at as u16), incarnation: life }, fabric()),
+            Manager::new(Peer { node: NodeId::manager(at as u16), incarnation }, fabric()),
         );
         if joins {
             hub.join(count, TIMEOUT, now);
@@ -258,7 +259,7 @@ impl Hosts {
         }
         if self.are_sealed {
             hub.authenticate(
-                stranger::config(self.seed, at as u16, count, life),
+                stranger::config(self.seed, at as u16, count, incarnation),
                 &stranger::ring(),
             );
             if self.networks > 1 {
@@ -300,7 +301,10 @@ impl World {
                 self.streams
                     .of(
                         Of::HostAway,
-                        Peer { node: NodeId::new(at as u16), incarnation: self.hosts[at].life },
+                        Peer {
+                            node: NodeId::new(at as u16),
+                            incarnation: self.hosts[at].incarnation,
+                        },
                     )
                     .range(1, 2_000)
                     * MILLISECOND
@@ -395,9 +399,9 @@ impl World {
     /// Packets that the hub has in hand are lost.
     pub(super) fn kill_hub(&mut self, at: Site, away: u64) {
         self.faults.hub_kills += 1;
-        self.say(format_args!("kill hub {} of host {at}", self.hosts[at].life));
+        self.say(format_args!("kill hub {} of host {at}", self.hosts[at].incarnation));
         let node = NodeId::new(NodeId::SWITCH.get() + (at as u16) * 1000);
-        let me = Peer { node, incarnation: self.hosts[at].life };
+        let me = Peer { node, incarnation: self.hosts[at].incarnation };
         let drawn = self.streams.of(Of::Away, me).range(1, 60) * MILLISECOND;
         self.end_hub(at, if away == 0 { drawn } else { away });
     }
@@ -424,14 +428,15 @@ impl World {
         if !self.hosts[at].is_away || self.now < self.hosts[at].back_at {
             return;
         }
-        let (life, count, now) =
-            (self.hosts[at].life + 1, self.hosts.sites().len() as u16, self.host_time(at));
-        self.say(format_args!("hub {life} of host {at} begins"));
+        let (incarnation, count, now) =
+            (self.hosts[at].incarnation + 1, self.hosts.sites().len() as u16, self.host_time(at));
+        self.say(format_args!("hub {incarnation} of host {at} begins"));
         self.given_up_unheard();
-        let hub = self.hosts.life(at, life, count, now);
+        let hub = self.hosts.hub(at, incarnation, count, now);
         let found = self.processes_of(at);
         let host = &mut self.hosts[at];
-        (host.life, host.is_away, host.hub, host.turn_at) = (life, false, hub, u64::MAX);
+        (host.incarnation, host.is_away, host.hub, host.turn_at) =
+            (incarnation, false, hub, u64::MAX);
         if self.now < self.hosts[at].unplugged_until {
             self.tell_links(at);
         }

@@ -27,7 +27,7 @@ mod streams;
 
 pub use report::{Faults, Report};
 
-use self::coordinator::Lives;
+use self::coordinator::Incarnations;
 use self::fault_schedule::FaultSchedule;
 use self::hosts::{Hosts, Site, WITNESS};
 use self::links::Cuts;
@@ -149,7 +149,7 @@ pub struct World {
     bodies: Vec<Option<Event>>,
     free_bodies: Vec<usize>,
     hosts: Hosts,
-    coordinator: Lives,
+    coordinator: Incarnations,
     servers: Option<Servers>,
     processes: BTreeMap<Peer, Process>,
     clients: Vec<Client>,
@@ -313,7 +313,10 @@ impl World {
             bodies: Vec::new(),
             free_bodies: Vec::new(),
             hosts,
-            coordinator: Lives::new(coordinator, clocks::at_beginning(&plan, NodeId::COORDINATOR)),
+            coordinator: Incarnations::new(
+                coordinator,
+                clocks::at_beginning(&plan, NodeId::COORDINATOR),
+            ),
             servers,
             processes: BTreeMap::new(),
             clients,

@@ -414,7 +414,7 @@ impl World {
     }
 
     fn kill(&mut self, peer: Peer) {
-        // No life of a node ends before the one before it is known to have ended.
+        // No incarnation of a node ends before the one before it is known to have ended.
         if self.mourned.iter().any(|mourned| mourned.peer.node == peer.node && !mourned.is_fenced) {
             return;
         }

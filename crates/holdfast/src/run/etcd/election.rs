@@ -225,8 +225,11 @@ impl Campaign {
                 let number = text
                     .and_then(|text| text.parse::<u32>().ok())
                     .filter(|number| *number < u32::MAX);
-                let wrong =
-                    || Trouble(format!("{incarnation_key} is no number of a coordinator's life"));
+                let wrong = || {
+                    Trouble(format!(
+                        "{incarnation_key} is no number of a coordinator's incarnation"
+                    ))
+                };
                 (number.ok_or_else(wrong)?, found.mod_revision)
             }
         };

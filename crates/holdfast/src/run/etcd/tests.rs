@@ -274,7 +274,7 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
     let records = leadership.records.unwrap();
     let restored =
         Coordinator::restore(coordinator_config(2), 9, records.iter().map(Vec::as_slice)).unwrap();
-    // A life begins with a view of its own.
+    // An incarnation begins with a view of its own.
     let remembered =
         format!("kept {} {:?}", restored.view() - 1, restored.status().collect::<Vec<_>>());
     assert_eq!(remembered, kept);
@@ -284,7 +284,7 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
 /// for the end of a lease of a minute. If the first one lives all the same, it learns
 /// that its lead is over.
 #[test]
-fn the_next_life_in_the_same_box_does_not_wait() {
+fn the_next_incarnation_in_the_same_box_does_not_wait() {
     let world = World::new(Duration::from_secs(60));
     let first = world.candidate(7);
     let _leadership = elected(&first);

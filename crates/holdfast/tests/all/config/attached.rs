@@ -40,8 +40,8 @@ fn said(directory: &Path, name: &str, text: &str) -> String {
     mistake.replace(&directory.display().to_string(), "DIR")
 }
 
-/// The text with the files' contents is all that a process, another host or a later life
-/// needs: the files are not read again.
+/// The text with the files' contents is all that a process, another host or a later
+/// incarnation needs: the files are not read again.
 #[test]
 fn a_rule_file_is_read_once() {
     let (directory, name) = beside(RULE);

@@ -150,7 +150,7 @@ fn numbers_are_forgotten_with_who_gave_them() {
 /// A session's next incarnation knows its memory. After a pause shorter than the
 /// detection time the other side notices nothing, and numbers continue.
 #[test]
-fn the_next_life_goes_on_with_it() {
+fn the_next_incarnation_goes_on_with_it() {
     for key in [None, Key::new(KeyKind::MeticulousKeyedSha1, 1, b"k")] {
         let keyed = || Settings { key: key.clone(), ..settings(50, 3) };
         let mut pair = Pair::up(keyed(), keyed());

@@ -78,7 +78,7 @@ fn packets_find_their_session() {
 /// The sessions of a box in its next incarnation: under the same names, from the same UDP
 /// ports. A session that was not noted, or of another place, is a new one.
 #[test]
-fn the_next_life_has_the_same_sessions() {
+fn the_next_incarnation_has_the_same_sessions() {
     let (mut draw, mut into) = (random(3), [0; MAX_LEN]);
     let mut sessions = Sessions::new(peers(), &mut draw, 0);
     let seen =

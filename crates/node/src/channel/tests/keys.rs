@@ -194,7 +194,7 @@ fn what_another_run_has_sealed_is_worth_nothing() {
 /// A frame of a later incarnation, recorded in another run, names an incarnation that
 /// does not exist: the present one is not given up.
 #[test]
-fn a_recorded_later_life_does_not_replace_the_present_one() {
+fn a_recorded_later_incarnation_does_not_replace_the_present_one() {
     let keys = ring(&[1]);
     let (mut a, mut b) = pair(FabricConfig::default(), Some(&keys));
     a.send(B.node, 40, b"first").unwrap();

@@ -88,7 +88,7 @@ impl Rig {
     }
 
     /// Starts the box's next incarnation, after a pause.
-    fn next_life(&mut self, pause: u64) {
+    fn next_incarnation(&mut self, pause: u64) {
         self.bench.now += pause;
         self.bench.edge.abandon(&mut self.bench.pool);
         self.bench.edge = Edge::new(Rig::config(self.ends, None, &[], 6));
@@ -287,14 +287,14 @@ fn a_dead_router_that_is_switched_off_is_used_again() {
 /// the pause was so long that it does notice, no route is lost for that. A dead router
 /// stays dead.
 #[test]
-fn the_next_life_knows_its_routers() {
+fn the_next_incarnation_knows_its_routers() {
     let mut rig = Rig::up(FOUR, &[]);
-    rig.next_life(60 * MS);
+    rig.next_incarnation(60 * MS);
     rig.run(5 * SECOND);
     assert_eq!((rig.router.downs().0, &rig.events[..]), (0, &[][..]));
     assert!(rig.send(OUT).contains("box1>host254"));
 
-    rig.next_life(400 * MS);
+    rig.next_incarnation(400 * MS);
     assert!(
         rig.bench
             .edge
@@ -310,7 +310,7 @@ fn the_next_life_knows_its_routers() {
 
     rig.is_cut = true;
     rig.run(SECOND);
-    rig.next_life(SECOND);
+    rig.next_incarnation(SECOND);
     assert!(rig.send(OUT).contains("drop next_hop_down"));
     rig.is_cut = false;
     rig.run(5 * SECOND);

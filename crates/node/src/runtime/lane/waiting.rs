@@ -19,11 +19,12 @@ impl Lane {
     #[cold]
     pub(super) fn let_in(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let room = self.make_room_for_new();
-        let life = shared.sides[self.side].life;
+        let incarnation = shared.sides[self.side].incarnation;
         // A packet from an earlier incarnation of the switch opens no flow, because the
         // present one would not know it.
-        let is_late =
-            |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
+        let is_late = |visitor: &mut Visitor| {
+            incarnation.is_some_and(|now| now != visitor.packet.meta.switch)
+        };
         let mut coming = if room > 0 { self.parking.come_in(room) } else { Vec::new() };
         for Visitor { packet, .. } in coming.extract_if(.., is_late) {
             shared.drop(packet, DropReason::LostInFailure, pool);

@@ -148,7 +148,7 @@ fn managers_begin_anew_while_a_runtime_is_given_up() {
 /// The first message of a manager's new incarnation is lost, and its frames are heard
 /// before the message can be. Its host counts neither as gone nor as unfit to serve.
 #[test]
-fn the_first_word_of_a_managers_new_life_is_late() {
+fn the_first_word_of_a_managers_new_incarnation_is_late() {
     let mut world = World::of_two_switches(Plan::NFVACTOR);
     assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
     // This is long after the coordinator's own beginning, which would be a reason to
@@ -168,7 +168,11 @@ fn the_first_word_of_a_managers_new_life_is_late() {
     assert_eq!((world.serving_switch(0), world.serving_switch(1)), (vec![0], vec![1]));
     let causes: Vec<Cause> =
         world.coordinator().failovers().map(|failover| failover.cause).collect();
-    assert_eq!(causes, [Cause::Exited; 2], "they ended with their host, as its new life says");
+    assert_eq!(
+        causes,
+        [Cause::Exited; 2],
+        "they ended with their host, as its new incarnation says"
+    );
     world.check_safe("it is back");
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new() -> Bench {
-        let mut bench = Bench::life(1);
+        let mut bench = Bench::incarnation(1);
         bench.view(&[X, Y], 1);
         bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         bench
@@ -43,22 +43,22 @@ impl Bench {
 
     /// A switch with a packet log.
     pub(super) fn with_log() -> Bench {
-        let mut bench = Bench::life_with(1, vec![10_000]);
+        let mut bench = Bench::with_logs(1, vec![10_000]);
         bench.view(&[X, Y], 1);
         bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         bench
     }
 
     /// An incarnation of the switch that has heard of nothing yet.
-    pub(super) fn life(incarnation: u32) -> Bench {
-        Bench::life_with(incarnation, Vec::new())
+    pub(super) fn incarnation(incarnation: u32) -> Bench {
+        Bench::with_logs(incarnation, Vec::new())
     }
 
-    fn life_with(incarnation: u32, logs: Vec<usize>) -> Bench {
-        Bench::life_limited(incarnation, logs, SwitchLimits::default())
+    fn with_logs(incarnation: u32, logs: Vec<usize>) -> Bench {
+        Bench::with_limits(incarnation, logs, SwitchLimits::default())
     }
 
-    pub(super) fn life_limited(incarnation: u32, logs: Vec<usize>, limits: SwitchLimits) -> Bench {
+    pub(super) fn with_limits(incarnation: u32, logs: Vec<usize>, limits: SwitchLimits) -> Bench {
         let me = Peer { node: NodeId::SWITCH, incarnation };
         let fabric = FabricConfig::default();
         let mut switch = Switch::new(SwitchConfig {

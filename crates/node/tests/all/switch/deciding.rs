@@ -47,7 +47,7 @@ fn a_burst_waits_for_few_traces() {
 /// A rule is for one port of the box: a packet by another port finds no rule.
 #[test]
 fn a_rule_for_a_port_means_who_comes_in_by_it() {
-    let mut bench = Bench::life(1);
+    let mut bench = Bench::incarnation(1);
     bench.view(&[X, Y], 1);
     bench.rules(
         1,

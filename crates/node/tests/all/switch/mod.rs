@@ -4,7 +4,7 @@ mod bench;
 mod claims;
 mod deciding;
 mod new_routes;
-mod next_life;
+mod next_incarnation;
 mod quarantine;
 mod rates;
 mod replies;

@@ -19,7 +19,7 @@ impl Bench {
         let limiter = holdfast_functions::catalog::configured("rate_limiter", &config, &zones);
         let rates = vec![limiter.expect("right").rate_limits()];
         let limits = SwitchLimits { rates, ..SwitchLimits::default() };
-        let mut bench = Bench::life_limited(incarnation, Vec::new(), limits);
+        let mut bench = Bench::with_limits(incarnation, Vec::new(), limits);
         bench.view(&[X, Y], 1);
         bench
     }

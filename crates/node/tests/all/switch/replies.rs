@@ -96,7 +96,7 @@ fn a_reply_key_belongs_to_one_flow() {
 #[test]
 fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
     for is_first_first in [true, false] {
-        let mut bench = Bench::life(2);
+        let mut bench = Bench::incarnation(2);
         bench.introduce(&[X], &[Y]);
         bench.tell(X, &[], 50, true);
         let mut claim = |from, flag| bench.claim_replied(X, from, 1, 40 + u32::from(from), flag);
@@ -122,7 +122,7 @@ fn of_two_claims_without_replies_the_older_flow_gets_the_key() {
     for (epochs, is_older_first) in
         [[41, 42], [42, 41]].into_iter().flat_map(|epochs| [(epochs, true), (epochs, false)])
     {
-        let mut bench = Bench::life(2);
+        let mut bench = Bench::incarnation(2);
         bench.introduce(&[X], &[Y]);
         bench.tell(X, &[], 50, true);
         let [older, younger] = [(1, epochs[0], 10), (2, epochs[1], 20)]
@@ -146,7 +146,7 @@ fn of_two_claims_without_replies_the_older_flow_gets_the_key() {
 /// flow gets the key meanwhile.
 #[test]
 fn a_copy_that_waits_for_the_sweep_has_its_key() {
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.peers[0].send_control(NodeId::SWITCH, &Control::Recovering { dead: vec![Z], epoch: 0 });
     bench.members(&[(X, 0), (Y, 1)], 1);
     bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
@@ -187,7 +187,7 @@ fn a_refused_flow_is_refused_for_as_long_as_it_tries() {
 /// of a flow that has taken it over, nor that of a flow that has had a reply since.
 #[test]
 fn a_claim_that_is_refused_takes_nothing_away() {
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X], &[Y]);
     bench.tell(X, &[], 50, true);
     let first = given(bench.claim_replied(X, 1, 1, 41, Some(Keyed)));
@@ -216,7 +216,7 @@ fn a_claim_that_is_refused_takes_nothing_away() {
 #[test]
 fn a_flow_without_replies_stays_where_it_is() {
     for is_first_first in [true, false] {
-        let mut bench = Bench::life(2);
+        let mut bench = Bench::incarnation(2);
         bench.introduce(&[X, Y], &[]);
         let mut told = [(X, 1, 41, Some(Keyed)), (Y, 2, 42, None)];
         if !is_first_first {
@@ -250,7 +250,7 @@ fn a_flow_without_replies_stays_where_it_is() {
 #[test]
 fn of_two_that_have_had_replies_both_stay_where_they_are() {
     for is_first_first in [true, false] {
-        let mut bench = Bench::life(2);
+        let mut bench = Bench::incarnation(2);
         bench.introduce(&[X, Y], &[]);
         let mut told = [(X, 1, 41), (Y, 2, 42)];
         if !is_first_first {
@@ -282,7 +282,7 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
         of_replies.into_iter().flat_map(|flags| [(flags, true), (flags, false)])
     {
         for (epoch_at_x, epoch_at_y) in [(41, 42), (42, 41)] {
-            let mut bench = Bench::life(2);
+            let mut bench = Bench::incarnation(2);
             bench.introduce(&[X, Y], &[]);
             let key = bench.key(1, true);
             let claim =
@@ -324,7 +324,7 @@ fn of_two_without_replies_the_older_one_was_first() {
     for mut told in [[(X, 1, 41), (Y, 2, 42)], [(X, 1, 42), (Y, 2, 41)]] {
         for _ in 0..2 {
             told.reverse();
-            let mut bench = Bench::life(2);
+            let mut bench = Bench::incarnation(2);
             bench.introduce(&[X, Y], &[]);
             for (by, from, epoch) in told {
                 bench.tell_replied(by, from, 1, epoch, None, true);
@@ -347,7 +347,7 @@ fn of_two_without_replies_the_older_one_was_first() {
 /// until late replies have come. After that it is, even if no reply ever comes.
 #[test]
 fn a_contested_key_is_its_flows_own_after_a_while() {
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     bench.tell_replied(X, 1, 1, 41, None, true);
     bench.tell_replied(Y, 2, 1, 42, None, true);
@@ -444,7 +444,7 @@ fn packets_from_before_a_move_are_known_by_their_epochs() {
 /// has goes on, too.
 #[test]
 fn nothing_leaves_whose_replies_might_be_anothers() {
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     assert!(!bench.release_under(1, 41) && !bench.release_under(1, 42), "nobody has told");
     bench.tell_replied(X, 2, 1, 42, None, false);
@@ -468,7 +468,7 @@ fn nothing_leaves_whose_replies_might_be_anothers() {
 /// switch ends before, they are given back.
 #[test]
 fn what_waits_leaves_when_all_have_told() {
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     bench.tell_replied(X, 1, 1, 41, None, false);
     bench.tell_replied(X, 2, 2, 42, None, true);
@@ -498,7 +498,7 @@ fn what_waits_leaves_when_all_have_told() {
         assert!(!bench.switch.must_wait(&packet) && bench.switch.handle_released(&packet));
         bench.pool.put(packet);
     }
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     wait(&mut bench, 1, 41);
     bench.switch.abandon(&mut bench.pool);
@@ -509,7 +509,7 @@ fn what_waits_leaves_when_all_have_told() {
 /// their buffers back after the time-out, those that came later wait on.
 #[test]
 fn what_waits_for_too_long_gives_its_buffer_back() {
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     let wait = |bench: &mut Bench, to| {
         let (_, mut packet) = bench.packet(&datagram(to, false));

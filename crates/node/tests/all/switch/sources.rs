@@ -30,7 +30,7 @@ fn from_host(last: u8, from: u16) -> Vec<u8> {
 
 impl Bench {
     fn limited(limits: SwitchLimits) -> Bench {
-        let mut bench = Bench::life_limited(1, Vec::new(), limits);
+        let mut bench = Bench::with_limits(1, Vec::new(), limits);
         bench.view(&[X, Y], 1);
         bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         bench
@@ -104,8 +104,8 @@ fn how_far_an_opening_has_come() {
 /// A new incarnation of the switch counts the flows that runtimes tell and replicas
 /// claim, as far as they are half open.
 #[test]
-fn a_new_life_has_the_right_counts() {
-    let mut bench = Bench::life_limited(2, Vec::new(), half_open(3));
+fn a_new_incarnation_has_the_right_counts() {
+    let mut bench = Bench::with_limits(2, Vec::new(), half_open(3));
     bench.introduce(&[X, Y], &[]);
     bench.tell_as(X, &[(1, 40, None), (2, 41, None)], Some(HalfOpen), 41, true);
     bench.tell(Y, &[(3, 42, None), (4, 43, None)], 43, true);

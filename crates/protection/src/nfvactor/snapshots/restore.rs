@@ -272,7 +272,7 @@ impl NfvActor {
         let (links, serving) = (&self.links, &self.snapshots.restoring.serving);
         self.snapshots.restoring.keeping.retain_mut(|keeping| {
             let node = keeping.dead.node;
-            let has_successor = links.life(node).is_some();
+            let has_successor = links.present(node).is_some();
             let is_asked = serving.iter().any(|serving| serving.to.node == node);
             let unasked_since = *keeping.unasked_since.get_or_insert(now);
             if !has_successor || is_asked {

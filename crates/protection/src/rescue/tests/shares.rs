@@ -223,7 +223,7 @@ fn a_recovery_is_over_when_every_server_has_dealt() {
     world.begin_anew(2);
     world.talk();
     assert!(world.sides.iter().all(|side| !side.protection.is_recovering(dead)));
-    assert!(world.said[2].contains(&kind::RECALL), "the next life is asked");
+    assert!(world.said[2].contains(&kind::RECALL), "the next incarnation is asked");
     assert!(
         !world.said[0].contains(&kind::RECALL) && !world.said[1].contains(&kind::RECALL),
         "who has no more is not"

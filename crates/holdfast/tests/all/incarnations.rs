@@ -34,7 +34,7 @@ impl Drop for Running {
 /// flows. The box reads the capture whenever its ports are opened.
 fn configuration(folder: &Path, flows: u16) -> PathBuf {
     let text = format!(
-        "cluster: lives\nports:\n  inside:  {{ device: \"pcap:{0}/in.pcap\", address: 10.0.0.1/24 }}\n  \
+        "cluster: incarnations\nports:\n  inside:  {{ device: \"pcap:{0}/in.pcap\", address: 10.0.0.1/24 }}\n  \
          outside: {{ device: \"pcap:,{0}/out.pcap\", address: 198.51.100.1/24, gateway: 198.51.100.254 }}\n\
          chains: {{ c: {{ functions: [nat: {{ pool: [198.51.100.4] }}], protection: nfvactor }} }}\n\
          rules: [{{ chain: c }}]\nruntimes: 2\nlimits: {{ flows: 1024, buffers: 8192 }}\n",
@@ -166,8 +166,8 @@ impl Running {
     }
 
     fn manager(&self, incarnation: u64) -> u32 {
-        until("the manager's next life answers", || {
-            self.role("manager").filter(|(life, _)| *life == incarnation)
+        until("the manager's next incarnation answers", || {
+            self.role("manager").filter(|(number, _)| *number == incarnation)
         })
         .1
     }
@@ -342,11 +342,11 @@ fn a_death_without_a_manager_is_noticed() {
     signal(manager, Signal::STOP);
     signal(coordinator, Signal::KILL);
     signal(manager, Signal::KILL);
-    let next = until("the coordinator has a next life", || {
-        running.role("coordinator").filter(|(life, pid)| *life == 2 && *pid != 0)
+    let next = until("the coordinator has a next incarnation", || {
+        running.role("coordinator").filter(|(number, pid)| *number == 2 && *pid != 0)
     });
     assert_ne!(next.1, coordinator);
-    assert_eq!(running.role("manager").map(|(life, _)| life), Some(2));
+    assert_eq!(running.role("manager").map(|(number, _)| number), Some(2));
 }
 
 /// A manager that stands still is ended by the guard, and its next incarnation begins.
@@ -377,7 +377,7 @@ fn a_manager_that_keeps_dying_is_started_again() {
         signal(last, Signal::KILL);
     }
     assert!(running.line_about(" ms").contains("the manager has ended (killed by signal 9)"));
-    assert_ne!(until("the next life answers", || running.role("manager")).1, last);
+    assert_ne!(until("the next incarnation answers", || running.role("manager")).1, last);
     assert_eq!(running.others(), before);
     assert_eq!(running.child.try_wait().expect("it is our child"), None);
 }

@@ -74,8 +74,8 @@ impl Bench {
 /// others wait until all runtimes have. After that they are new flows', under epochs that
 /// no flow has had.
 #[test]
-fn a_new_life_asks_for_its_routes() {
-    let mut bench = Bench::life(2);
+fn a_new_incarnation_asks_for_its_routes() {
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     let asked = |fabric: &Fabric| {
         fabric.inbox.records().any(|(record, body)| record.kind == kind::TELL && body == [2])
@@ -106,8 +106,8 @@ fn a_new_life_asks_for_its_routes() {
 /// next incarnation gives epochs already. Its reply key is learned all the same, as soon
 /// as no flow that has had replies under that key can be claimed any more.
 #[test]
-fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
-    let mut bench = Bench::life(2);
+fn a_new_incarnation_learns_replies_of_flows_that_were_being_opened() {
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X], &[Y]);
     bench.tell_of(X, &[(1, 3, None)], (false, None), 3, true);
     bench.take(X, 2, 2);
@@ -121,8 +121,8 @@ fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
 /// The coordinator's messages to the previous incarnation waited for the next one, among
 /// them an old view without all runtimes. No runtime is forgotten because of them.
 #[test]
-fn what_waited_for_the_life_before_is_not_believed() {
-    let mut bench = Bench::life(2);
+fn what_waited_for_the_incarnation_before_is_not_believed() {
+    let mut bench = Bench::incarnation(2);
     bench.view(&[X], 1);
     bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
     bench.view(&[X, Y], 2);
@@ -140,8 +140,8 @@ fn what_waited_for_the_life_before_is_not_believed() {
 /// The owner of the newest flows died with the switch, and the living runtimes know of
 /// none. The coordinator remembers the newest epoch.
 #[test]
-fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
-    let mut bench = Bench::life(2);
+fn a_new_incarnation_goes_on_from_what_the_coordinator_remembers() {
+    let mut bench = Bench::incarnation(2);
     bench.remind(&[X], &[Y], 5000);
     bench.tell(X, &[(1, 40, None)], 41, true);
     assert!(bench.take(X, 2, 3000) > 5000 + 1_000_000);
@@ -152,7 +152,7 @@ fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
 #[test]
 fn the_highest_epoch_is_given() {
     let newest = u32::MAX - (1 << 20) - 1;
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.remind(&[X], &[Y], newest);
     bench.tell(X, &[], newest, true);
     assert_eq!([1, 2].map(|from| bench.take(X, from, newest)), [u32::MAX, 1]);
@@ -161,8 +161,8 @@ fn the_highest_epoch_is_given() {
 /// The owner of a flow died with the switch. The flow's packets wait until the replica
 /// has claimed it, and do not open another flow.
 #[test]
-fn a_new_life_waits_for_recoveries() {
-    let mut bench = Bench::life(2);
+fn a_new_incarnation_waits_for_recoveries() {
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X], &[Y]);
     assert_eq!(
         bench.claim(X, 1, 40),
@@ -188,7 +188,7 @@ fn a_new_life_waits_for_recoveries() {
 /// not wait for it.
 #[test]
 fn who_dies_while_telling_is_recovered_from() {
-    let mut bench = Bench::life(2);
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     bench.tell(X, &[], 9, true);
     bench.tell(Y, &[(1, 5, None)], 9, false);
@@ -212,7 +212,7 @@ fn who_dies_while_telling_is_recovered_from() {
 fn a_flow_on_its_way_leads_to_where_it_goes() {
     for is_target_first in [false, true] {
         for has_arrived in [false, true] {
-            let mut bench = Bench::life(2);
+            let mut bench = Bench::incarnation(2);
             bench.introduce(&[X, Y], &[]);
             let of_target: &[_] = if has_arrived { &[(1, 30, None)] } else { &[] };
             if is_target_first {
@@ -240,8 +240,8 @@ fn a_flow_on_its_way_leads_to_where_it_goes() {
 fn routes_that_nobody_asked_for_are_refused() {
     let mut bench = Bench::new();
     bench.tell(X, &[(1, 40, None)], 41, true);
-    assert!(bench.switch.is_empty(), "this life has lost nothing");
-    let mut bench = Bench::life(2);
+    assert!(bench.switch.is_empty(), "this incarnation has lost nothing");
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     for body in [&[][..], &[2], &[2, 1, 0, 0, 0], &[2, 1, 0, 0, 0, 5, 6]] {
         bench.runtime(X).send(NodeId::SWITCH, kind::ROUTES, body).expect("room");
@@ -254,8 +254,8 @@ fn routes_that_nobody_asked_for_are_refused() {
 /// A runtime answers the switch's previous incarnation when it has the next one's address
 /// already. Flows that it leaves out are not lost.
 #[test]
-fn half_an_answer_to_a_previous_life_is_refused() {
-    let mut bench = Bench::life(2);
+fn half_an_answer_to_a_previous_incarnation_is_refused() {
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     let rest = [&[1, 1][..], &41u32.to_be_bytes(), &0u64.to_be_bytes()].concat();
     bench.runtime(X).send(NodeId::SWITCH, kind::ROUTES, &rest).expect("room");
@@ -273,7 +273,7 @@ fn half_an_answer_to_a_previous_life_is_refused() {
 #[test]
 fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
     for newer_asks_first in [false, true] {
-        let mut bench = Bench::life(2);
+        let mut bench = Bench::incarnation(2);
         bench.peers[0]
             .send_control(NodeId::SWITCH, &Control::Recovering { dead: vec![Z], epoch: 0 });
         bench.members(&[(X, 0), (Y, 1)], 1);
@@ -337,8 +337,8 @@ fn who_asked_first_gets_the_route_after_the_sweep() {
 /// another one after that. The new incarnation does not know how many flows were lost
 /// with the first, and reports only the second.
 #[test]
-fn a_new_life_counts_lost_flows_of_those_who_have_told() {
-    let mut bench = Bench::life(2);
+fn a_new_incarnation_counts_lost_flows_of_those_who_have_told() {
+    let mut bench = Bench::incarnation(2);
     bench.introduce(&[X, Y], &[]);
     bench.tell(X, &[(1, 5, None), (2, 6, None)], 7, true);
     bench.tell(Y, &[(3, 7, None)], 7, false);
@@ -356,8 +356,8 @@ fn a_new_life_counts_lost_flows_of_those_who_have_told() {
 /// coordinator to tell of them. Recoveries are over as soon as it is there, and the new
 /// incarnation is told to sweep runtimes of which it has never heard.
 #[test]
-fn a_new_life_counts_no_flows_of_those_it_has_not_heard_of() {
-    let mut bench = Bench::life(2);
+fn a_new_incarnation_counts_no_flows_of_those_it_has_not_heard_of() {
+    let mut bench = Bench::incarnation(2);
     bench.peers[0]
         .send_control(NodeId::SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
     bench.members(&[], 1);

@@ -9,13 +9,13 @@ fn both() -> [Option<KeyRing>; 2] {
 /// A peer's process is started again: it gets no record for its old incarnation, and the
 /// old incarnation is not heard any more.
 #[test]
-fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
+fn a_peer_that_starts_again_gets_nothing_of_what_its_old_incarnation_was_sent() {
     for ring in both() {
         let config = FabricConfig::default();
         let (mut a, mut b) = pair(config, ring.as_ref());
         a.send(B.node, 40, b"first").unwrap();
         settle(&mut a, &mut b, 1);
-        a.send(B.node, 40, b"for the first life").unwrap();
+        a.send(B.node, 40, b"for the first incarnation").unwrap();
         let late = frames(&mut a, 1);
         let mut again = endpoint(Peer { incarnation: 2, ..B }, config, ring.as_ref());
         assert_eq!(again.handle_frame(&late[0], 2), Err(DropReason::StaleEpoch));
@@ -34,7 +34,7 @@ fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
 /// sender to the earlier incarnation finds the new one at once; a sender to a later one
 /// gets no answer from a dead one.
 #[test]
-fn who_speaks_to_a_life_before_is_told() {
+fn who_speaks_to_an_incarnation_before_is_told() {
     for ring in both() {
         let config = FabricConfig::default();
         let (mut a, mut b) = pair(config, ring.as_ref());
@@ -49,14 +49,14 @@ fn who_speaks_to_a_life_before_is_told() {
             now = again.poll_timeout().unwrap();
         }
         now -= 500 * MILLISECOND;
-        a.send(B.node, 40, b"for the first life").unwrap();
+        a.send(B.node, 40, b"for the first incarnation").unwrap();
         for frame in frames(&mut a, now) {
             assert_eq!(again.handle_frame(&frame, now), Err(DropReason::StaleEpoch));
         }
         settle(&mut again, &mut a, now);
         assert_eq!((a.peer(B.node), drain(&mut a)), (Some(second), vec![b"hello".to_vec()]));
         assert!(drain(&mut again).is_empty());
-        a.send(B.node, 40, b"for the second life").unwrap();
+        a.send(B.node, 40, b"for the second incarnation").unwrap();
         for frame in frames(&mut a, now) {
             assert_eq!(b.handle_frame(&frame, now), Err(DropReason::StaleEpoch));
         }
@@ -68,7 +68,7 @@ fn who_speaks_to_a_life_before_is_told() {
 /// until another incarnation is there. The new incarnation takes nothing of it, and
 /// misses nothing that is meant for itself.
 #[test]
-fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life() {
+fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_incarnation() {
     for ring in both() {
         let config = FabricConfig::default();
         let (mut a, mut b) =
@@ -86,9 +86,9 @@ fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life()
             b.handle_frame(frame, 3).unwrap();
         }
         a.set_peer(second);
-        a.send(B.node, 40, b"for the second life").unwrap();
+        a.send(B.node, 40, b"for the second incarnation").unwrap();
         settle(&mut a, &mut b, 4);
-        assert_eq!(drain(&mut b), [b"for the second life"]);
+        assert_eq!(drain(&mut b), [b"for the second incarnation"]);
     }
 }
 
@@ -212,7 +212,7 @@ fn flip(frame: &[u8], at: usize, bit: usize) -> Vec<u8> {
 /// or the frame is forged. No new incarnation begins by that, and the true peer is heard.
 /// The same holds for the first frame that is heard at all.
 #[test]
-fn a_single_frame_begins_no_life() {
+fn a_single_frame_begins_no_incarnation() {
     for bit in 0..32 {
         for is_known in [true, false] {
             let (mut a, mut b) = (
@@ -244,7 +244,7 @@ fn a_single_frame_begins_no_life() {
         }
     }
     // The test can fail.
-    let _planting = holdfast_wire::fault::plant(Fault::BelievesAnyLife.into());
+    let _planting = holdfast_wire::fault::plant(Fault::BelievesAnyIncarnation.into());
     let (mut a, mut b) = pair(FabricConfig::default(), None);
     a.send(B.node, 40, b"first").unwrap();
     let sent = frames(&mut a, 1);
@@ -267,7 +267,7 @@ fn two_that_begin_again_at_once_find_each_other() {
         );
         for (fabric, before) in [(&mut a, B), (&mut b, A)] {
             fabric.learn_peer(before);
-            fabric.send(before.node, 40, b"for the life before").unwrap();
+            fabric.send(before.node, 40, b"for the incarnation before").unwrap();
         }
         let (mut now, mut sent) = (2, 0);
         for _ in 0..120 {
@@ -302,7 +302,7 @@ fn two_that_begin_again_at_once_find_each_other() {
 /// does not exist. A sender to that incarnation gets no answer, asks again, and all its
 /// records arrive.
 #[test]
-fn a_life_that_is_not_there_is_asked_for_again() {
+fn an_incarnation_that_is_not_there_is_asked_for_again() {
     for bit in 0..32 {
         let (mut a, mut b) =
             (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
@@ -312,7 +312,7 @@ fn a_life_that_is_not_there_is_asked_for_again() {
             let _ = a.handle_frame(&flip(&answer, INCARNATION_AT, bit), 1);
         }
         assert_ne!(a.peer(B.node), Some(B));
-        a.send(B.node, 40, b"said to a false life").unwrap();
+        a.send(B.node, 40, b"said to a false peer").unwrap();
         let mut now = 1;
         for _ in 0..100 {
             now += 20 * MILLISECOND;
@@ -327,17 +327,17 @@ fn a_life_that_is_not_there_is_asked_for_again() {
         }
         assert_eq!(a.peer(B.node), Some(B), "bit {bit}");
         assert_eq!(a.inbox.restarted, [], "nobody was there before");
-        assert_eq!(drain(&mut b), [b"for whoever is there", b"said to a false life"]);
-        a.send(B.node, 40, b"for this life").unwrap();
+        assert_eq!(drain(&mut b), [b"for whoever is there", b"said to a false peer"]);
+        a.send(B.node, 40, b"for this incarnation").unwrap();
         settle(&mut a, &mut b, now);
-        assert_eq!(drain(&mut b).last().map(Vec::as_slice), Some(&b"for this life"[..]));
+        assert_eq!(drain(&mut b).last().map(Vec::as_slice), Some(&b"for this incarnation"[..]));
     }
 }
 
 /// A peer that is found behind a false incarnation gets all records that were sent to
 /// that one: in frames under way, waiting for room, and long ones in their parts.
 #[test]
-fn what_was_said_to_a_life_that_never_was_arrives_whole() {
+fn what_was_said_to_an_incarnation_that_never_was_arrives_whole() {
     let (mut a, mut b) =
         (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
     let said: Vec<Vec<u8>> =
@@ -363,13 +363,13 @@ fn what_was_said_to_a_life_that_never_was_arrives_whole() {
 /// An incarnation that has taken something existed, whatever is known of it: the next one
 /// gets nothing that was meant for it.
 #[test]
-fn a_life_that_has_taken_something_was_there() {
+fn an_incarnation_that_has_taken_something_was_there() {
     let next = Peer { incarnation: 2, ..B };
     let (mut a, mut b) =
         (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
     a.send(B.node, 40, b"first").unwrap();
     frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
-    // Later frames seem older than this one, and do not make the life certain.
+    // Later frames seem older than this one, and do not make the incarnation certain.
     let answer = frames(&mut b, 1).pop().expect("it answers");
     a.handle_frame(&flip(&answer, COUNTER_AT, 3), 1).unwrap();
     frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
@@ -394,7 +394,7 @@ fn a_life_that_has_taken_something_was_there() {
 /// An incarnation sends before it was announced, and old news names the one before: its
 /// channel continues, because its own end does.
 #[test]
-fn old_news_does_not_end_the_channel_of_a_later_life() {
+fn old_news_does_not_end_the_channel_of_a_later_incarnation() {
     let (before, next) = (B, Peer { incarnation: 2, ..B });
     let (mut a, mut b) =
         (Fabric::new(A, FabricConfig::default()), Fabric::new(next, FabricConfig::default()));
