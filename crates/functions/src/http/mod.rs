@@ -170,6 +170,7 @@ impl Http {
         shared: &mut HttpCounts,
     ) -> Option<Verdict> {
         let way = at.cx.direction() as usize;
+        let logged = shared.log.waiting();
         while flow.ways[way].is_reading() {
             let (read, stop) = flow.ways[way].read(&mut flow.head, data, self.header_bytes);
             data = data.get(read..).unwrap_or(&[]);
@@ -178,6 +179,9 @@ impl Http {
                 Stop::Head if way == REQUESTS => {
                     let (marks, requests) = (flow.ways[way].marks, flow.requests);
                     let refused = self.judge(flow, shared);
+                    if refused.is_some() {
+                        shared.log.append(logged, log::DROPPED);
+                    }
                     if self.is_logged && flow.requests != requests {
                         flow.refused = refused.is_some().into();
                         at.request(flow, marks, &mut shared.log);
@@ -186,7 +190,8 @@ impl Http {
                 }
                 Stop::Head => {
                     if self.is_logged && !flow.ways[way].is_ambiguous() {
-                        at.response(flow, &mut shared.log);
+                        let end = flow.ways[way].next.wrapping_sub(data.len() as u32);
+                        at.response(flow, end, &mut shared.log);
                     }
                     self.take_response(flow, shared)
                 }
@@ -197,6 +202,9 @@ impl Http {
                 }
             };
             if refused.is_some() {
+                if stop != Stop::Head || way == RESPONSES {
+                    shared.log.append(logged, log::DROPPED);
+                }
                 return refused;
             }
         }
@@ -419,7 +427,7 @@ impl NetworkFunction for Http {
                 }
                 flow.answer(segment.acknowledgement, segment.sequence.wrapping_add(1));
             } else if cx.direction() == Direction::Forward {
-                flow.offered = segment.sequence.wrapping_add(1);
+                (flow.offered, flow.is_offered) = (segment.sequence.wrapping_add(1), 1);
                 if is_planted(Fault::BelievesClientSyns) {
                     flow.ways[REQUESTS] = Reader::from(flow.offered, false);
                 }
@@ -473,6 +481,7 @@ impl NetworkFunction for Http {
         }
         reader.advance((skipped as u32).wrapping_add(data.len() as u32));
         reader.has_ended |= has_ended;
+        flow.is_offered = 0;
         self.read(data, &Passing { packet, cx }, flow, shared).unwrap_or(Verdict::Forward)
     }
 

@@ -3,19 +3,21 @@
 //! Theory of operation. A flow's state has a [`Way`] for each direction, with its counts
 //! and round-trip times. Only TCP has more than packets and bytes: sequence numbers tell
 //! retransmissions from segments out of order, handshakes and timestamps give round-trip
-//! times ([`way`]). A value is worked out when its packet passes, from the flow's own
-//! state and the packet's stamp, so a replay gives the same. `holdfast flows` shows the
-//! values. `status` shows counters of all flows, and the flows, hosts and ports with the
-//! most bytes, which are added up when somebody asks
-//! ([`RANKS`](NetworkFunction::RANKS)).
+//! times ([`way`]). An answered SYN begins another connection ([`offer`]). A value is
+//! worked out when its packet passes, from the flow's own state and the packet's stamp,
+//! so a replay gives the same. `holdfast flows` shows the values. `status` shows counters
+//! of all flows, and the flows, hosts and ports with the most bytes, which are added up
+//! when somebody asks ([`RANKS`](NetworkFunction::RANKS)).
 //!
 //! In: packets. Out: the same packets. Never: a drop, a changed byte, a table of flows.
 
+mod offer;
 mod way;
 
 use holdfast_nf::{
     ConfigError, Context, Counters, NetworkFunction, Open, Opening, Packet, Verdict,
 };
+use offer::Offer;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use way::{Seen, Segment, Way};
@@ -30,10 +32,12 @@ holdfast_nf::flow_state! {
     pub struct Observed {
         /// Forward and reverse.
         pub ways: [Way; 2],
+        /// The latest SYN inside a connection.
+        pub offer: Offer,
     }
 }
 
-const _: () = assert!(size_of::<Observed>() == 256, "what protections copy");
+const _: () = assert!(size_of::<Observed>() == 272, "what protections copy");
 
 /// The time within which bytes that were overtaken count as out of order if the handshake
 /// was not measured, ns: that of Wireshark's dissector (`packet-tcp.c`).
@@ -46,6 +50,17 @@ impl Observed {
     fn reordering(&self) -> u64 {
         let [forward, back] = self.ways.each_ref().map(Way::handshake);
         forward.zip(back).map_or(REORDERING, |(forward, back)| (forward + back) * 1_000)
+    }
+
+    /// Takes a segment of the direction `from`.
+    fn pass(&mut self, from: usize, segment: &Segment, now: u64) -> Seen {
+        if let Some(seen) = self.admit(from, segment, now) {
+            self.ways[from].count(seen);
+            return seen;
+        }
+        let reordering = self.reordering();
+        self.ways[1 - from].answer(segment, now);
+        self.ways[from].pass(segment, now, reordering)
     }
 }
 
@@ -115,11 +130,7 @@ impl NetworkFunction for Monitor {
         shared.counters.add(1, 1);
         shared.counters.add(2, bytes);
         let Some(segment) = Segment::of(packet) else { return Verdict::Forward };
-        let reordering = flow.reordering();
-        let [forward, back] = &mut flow.ways;
-        let (way, other) = if at == 0 { (forward, back) } else { (back, forward) };
-        other.answer(&segment, cx.now());
-        match way.pass(&segment, cx.now(), reordering) {
+        match flow.pass(at, &segment, cx.now()) {
             Seen::Nothing | Seen::New => {}
             Seen::Retransmitted => shared.counters.add(3, 1),
             Seen::OutOfOrder => shared.counters.add(4, 1),

@@ -14,6 +14,7 @@
 //! that was sent again is not timed, because its answer may be for either (RFC 6298,
 //! section 3). Timestamps have no such doubt.
 
+use super::offer::Offer;
 use crate::tcp::{after, option};
 use holdfast_nf::Packet;
 use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN};
@@ -73,7 +74,7 @@ holdfast_nf::flow_state! {
         pub timed_at: u64,
         /// The first `hole_count` count, older ones first.
         pub holes: [Hole; HOLES],
-        /// Sequence number of the latest SYN, or of the first segment.
+        /// Sequence number of the connection's SYN, or of the first segment.
         pub initial: u32,
         /// The number behind the highest byte that has passed.
         pub next: u32,
@@ -107,10 +108,10 @@ const _: () = assert!(size_of::<Way>() == 128);
 /// A TCP segment. A later fragment has none, and of a first one the length is unknown.
 pub(super) struct Segment {
     flags: u8,
-    sequence: u32,
-    acknowledgement: u32,
+    pub(super) sequence: u32,
+    pub(super) acknowledgement: u32,
     /// Bytes of data.
-    data: u32,
+    pub(super) data: u32,
     /// Timestamps of the sender's clock and of the other end's (TSval, TSecr).
     timestamps: Option<(u32, u32)>,
 }
@@ -150,7 +151,7 @@ impl Segment {
         })
     }
 
-    fn has(&self, flag: u8) -> bool {
+    pub(super) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
@@ -184,9 +185,7 @@ impl Way {
         }
         let took = (now.saturating_sub(self.timed_at) / 1_000).min(LONGEST) as u32;
         if self.timing == timing::SYN {
-            // An answer may acknowledge data of the SYN, too (RFC 7413).
-            let beyond = segment.acknowledgement.wrapping_sub(self.timed);
-            if beyond <= self.next.wrapping_sub(self.timed) {
+            if self.awaits(segment) {
                 self.timing = timing::NONE;
                 (self.handshake_us, self.known) = (took, self.known | known::HANDSHAKE);
             }
@@ -200,6 +199,13 @@ impl Way {
         if echo == self.timed || after(echo, self.timed) {
             self.timing = timing::NONE;
         }
+    }
+
+    /// True if the segment answers the timed SYN. It may acknowledge data of the SYN, too
+    /// (RFC 7413).
+    pub(super) fn awaits(&self, segment: &Segment) -> bool {
+        let beyond = segment.acknowledgement.wrapping_sub(self.timed);
+        self.timing == timing::SYN && beyond <= self.next.wrapping_sub(self.timed)
     }
 
     /// Smooths the round-trip time (RFC 6298, sections 2.2 and 2.3).
@@ -221,11 +227,7 @@ impl Way {
             self.pass_syn(segment, now);
         }
         let seen = self.place(segment, now, reordering);
-        match seen {
-            Seen::Retransmitted => self.retransmitted = self.retransmitted.saturating_add(1),
-            Seen::OutOfOrder => self.out_of_order = self.out_of_order.saturating_add(1),
-            Seen::Nothing | Seen::New | Seen::KeepAlive => {}
-        }
+        self.count(seen);
         if let Some((timestamp, _)) = segment.timestamps {
             let is_known = self.known & known::TIMESTAMP != 0;
             if !is_known || after(timestamp, self.timestamp) {
@@ -240,25 +242,53 @@ impl Way {
         seen
     }
 
-    /// A SYN with another number begins another connection.
+    pub(super) fn count(&mut self, seen: Seen) {
+        match seen {
+            Seen::Retransmitted => self.retransmitted = self.retransmitted.saturating_add(1),
+            Seen::OutOfOrder => self.out_of_order = self.out_of_order.saturating_add(1),
+            Seen::Nothing | Seen::New | Seen::KeepAlive => {}
+        }
+    }
+
+    /// Takes a SYN: the direction's first, or its own again.
     fn pass_syn(&mut self, segment: &Segment, now: u64) {
-        if self.is_tcp() && self.initial == segment.sequence {
+        if self.is_tcp() {
             if self.timing == timing::SYN {
                 self.timing = timing::NONE;
             }
             return;
         }
+        self.forget();
+        self.initial = segment.sequence;
+        (self.timing, self.timed_at) = (timing::SYN, now);
+        self.timed = segment.sequence.wrapping_add(1);
+    }
+
+    /// Forgets the connection. Counts go on.
+    pub(super) fn forget(&mut self) {
         *self = Way {
             packets: self.packets,
             bytes: self.bytes,
             retransmitted: self.retransmitted,
             out_of_order: self.out_of_order,
-            initial: segment.sequence,
-            timing: timing::SYN,
-            timed: segment.sequence.wrapping_add(1),
-            timed_at: now,
             ..Way::default()
         };
+    }
+
+    /// Begins the connection of an offered SYN. `answer`: the SYN-ACK, which echoes the
+    /// SYN's timestamp.
+    pub(super) fn begin(&mut self, offer: &Offer, answer: &Segment) {
+        self.forget();
+        self.initial = offer.sequence;
+        self.timed = offer.sequence.wrapping_add(1);
+        self.next = self.timed.wrapping_add(offer.data.into());
+        self.known = known::NEXT;
+        if offer.is_repeated == 0 {
+            (self.timing, self.timed_at) = (timing::SYN, offer.at);
+        }
+        if let Some((_, echo)) = answer.timestamps {
+            (self.timestamp, self.known) = (echo, self.known | known::TIMESTAMP);
+        }
     }
 
     fn place(&mut self, segment: &Segment, now: u64, reordering: u64) -> Seen {

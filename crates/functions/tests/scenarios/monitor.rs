@@ -334,8 +334,8 @@ fn what_has_no_echo_is_not_measured() {
     assert_eq!(idle.rtt(), [None, None]);
 }
 
-/// A SYN with another number begins a new connection of the same flow: sequence numbers
-/// and times are those of the new one, and counts go on.
+/// An answered SYN with another number begins a new connection of the same flow: sequence
+/// numbers and times are those of the new one, and counts go on.
 #[test]
 fn a_new_connection_of_the_same_flow_is_measured_anew() {
     let mut watched = Watched::new();
@@ -345,11 +345,87 @@ fn a_new_connection_of_the_same_flow_is_measured_anew() {
     watched.at(1_080, SERVER, "ACK seq 501 ack 111 tsval 2 tsecr 5");
     assert_eq!((watched.again(), watched.rtt()[0]), ([Some(1), Some(0)], Some(80)));
     watched.at(2_000, CLIENT, "SYN seq 90");
-    assert_eq!(watched.rtt(), [None, None]);
     watched.at(2_007, SERVER, "SYN ACK seq 40 ack 91");
+    assert_eq!(watched.rtt(), [None, None]);
     watched.at(2_009, CLIENT, "ACK seq 91 ack 41 len 30");
     assert_eq!((watched.again(), watched.handshake()), ([Some(1), Some(0)], [Some(7), Some(2)]));
     assert_eq!(watched.value("packets"), Some(6));
+}
+
+/// A SYN that the server does not answer, late or a stranger's, changes no measurement,
+/// and neither does a SYN-ACK that answers none.
+#[test]
+fn a_syn_without_an_answer_changes_nothing() {
+    let strangers: [&[(&str, &str)]; 5] = [
+        &[],
+        &[(CLIENT, "SYN seq 3000000000 tsval 900 tsecr 0")],
+        &[(SERVER, "SYN ACK seq 3000000000 ack 7 tsval 900 tsecr 900")],
+        &[(SERVER, "SYN seq 3000000000 tsval 900 tsecr 0")],
+        &[(CLIENT, "SYN seq 90"), (SERVER, "SYN ACK seq 500 ack 101"), (CLIENT, "SYN seq 80")],
+    ];
+    for strange in strangers {
+        let mut watched = Watched::new();
+        watched.at(10, CLIENT, "SYN seq 100 tsval 1 tsecr 0");
+        watched.at(310, SERVER, "SYN ACK seq 500 ack 101 tsval 7 tsecr 1");
+        watched.at(510, CLIENT, "ACK seq 101 ack 501 tsval 2 tsecr 7");
+        watched.at(600, CLIENT, "ACK seq 101 ack 501 len 10 tsval 3 tsecr 7");
+        strange.iter().for_each(|(way, rest)| watched.at(640, way, rest));
+        watched.at(680, SERVER, "ACK seq 501 ack 111 len 10 tsval 8 tsecr 3");
+        watched.at(700, CLIENT, "ACK seq 101 ack 501 len 10 tsval 4 tsecr 8");
+        watched.at(800, CLIENT, "ACK seq 121 ack 501 len 10 tsval 5 tsecr 8");
+        watched.at(810, CLIENT, "ACK seq 111 ack 501 len 10 tsval 5 tsecr 8");
+        assert_eq!(watched.again(), [Some(1), Some(1)], "{strange:?}");
+        assert_eq!(watched.handshake(), [Some(300), Some(200)], "{strange:?}");
+        assert_eq!(watched.rtt(), [Some(80), Some(40)], "{strange:?}");
+    }
+}
+
+/// A stranger's SYN before the answer does not keep a connection from being measured.
+#[test]
+fn of_two_syns_the_answered_one_counts() {
+    for syns in [["SYN seq 7000", "SYN seq 100"], ["SYN seq 100", "SYN seq 7000"]] {
+        let mut watched = Watched::new();
+        watched.at(10, CLIENT, syns[0]);
+        watched.at(20, CLIENT, syns[1]);
+        watched.at(320, SERVER, "SYN ACK seq 500 ack 101");
+        watched.at(520, CLIENT, "ACK seq 101 ack 501 len 10");
+        watched.at(530, CLIENT, "ACK seq 101 ack 501 len 10");
+        let there = if syns[0] == "SYN seq 100" { 310 } else { 300 };
+        assert_eq!(watched.handshake(), [Some(there), Some(200)], "{syns:?}");
+        assert_eq!(watched.again(), [Some(1), Some(0)], "{syns:?}");
+    }
+    // A server's number that answers nothing comes before the true one.
+    let mut watched = Watched::new();
+    watched.at(10, CLIENT, "SYN seq 100");
+    watched.at(20, SERVER, "SYN ACK seq 9000 ack 7");
+    watched.at(30, SERVER, "ACK seq 9000 ack 7 len 5");
+    watched.at(310, SERVER, "SYN ACK seq 500 ack 101");
+    watched.at(510, CLIENT, "ACK seq 101 ack 501 len 10");
+    assert_eq!(watched.handshake(), [Some(300), Some(200)]);
+}
+
+/// The answer to an offered SYN is timed as that of a first one: unless the SYN came
+/// twice, and with data in it. The same number of the client may begin another
+/// connection, too.
+#[test]
+fn an_offered_syn_is_timed_as_a_first_one() {
+    let mut watched = Watched::new();
+    watched.shake_hands(10);
+    watched.at(2_000, CLIENT, "SYN seq 9000 len 20");
+    watched.at(2_050, SERVER, "SYN ACK seq 40 ack 9021");
+    watched.at(2_060, CLIENT, "ACK seq 9021 ack 41 len 10");
+    watched.at(2_070, CLIENT, "ACK seq 9001 ack 41 len 20");
+    assert_eq!((watched.handshake(), watched.again()), ([Some(50), Some(10)], [Some(1), Some(0)]));
+    watched.at(3_000, CLIENT, "SYN seq 100");
+    watched.at(4_000, CLIENT, "SYN seq 100");
+    watched.at(4_050, SERVER, "SYN ACK seq 500 ack 101");
+    watched.at(4_060, CLIENT, "ACK seq 101 ack 501 len 10");
+    assert_eq!((watched.handshake(), watched.again()), ([None, Some(10)], [Some(2), Some(0)]));
+    watched.at(5_000, CLIENT, "SYN seq 100");
+    watched.at(5_050, SERVER, "SYN ACK seq 70000 ack 101");
+    watched.at(5_060, CLIENT, "ACK seq 101 ack 70001 len 10");
+    assert_eq!((watched.handshake(), watched.again()), ([None, Some(10)], [Some(3), Some(0)]));
+    assert_eq!(watched.value("retransmitted_back"), Some(0));
 }
 
 /// IPv6, and a router's error, which has no sequence numbers. Fragments are counted, and
