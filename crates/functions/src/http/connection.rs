@@ -38,8 +38,10 @@ holdfast_nf::flow_state! {
         pub is_meant: u8,
         /// 1 if the latest request was refused.
         pub refused: u8,
+        /// 1 if a SYN of the client has come since the latest data that were read.
+        pub is_offered: u8,
         /// Zero.
-        pub spare: [u8; 3],
+        pub spare: [u8; 2],
     }
 }
 
@@ -90,10 +92,15 @@ impl HttpFlow {
             return;
         }
         // A server with SYN cookies may answer one SYN twice with different numbers, and
-        // only the client knows which answer counts.
-        let is_untouched = |way: &Reader| way.step == step::START && way.next == way.initial;
-        if is_begun && is_untouched(ours) && is_untouched(theirs) {
+        // only the client knows which answer counts, until data have been read.
+        let is_untouched = |way: &Reader| way.next == way.initial;
+        let may_be_off = matches!(theirs.step, step::START | step::OFF);
+        let is_open = ours.step == step::START && may_be_off;
+        if is_begun && is_open && is_untouched(ours) && is_untouched(theirs) {
             self.ways[RESPONSES].step = step::OFF;
+            return;
+        }
+        if is_begun && self.is_offered == 0 {
             return;
         }
         let offered = self.offered;

@@ -419,7 +419,7 @@ impl NetworkFunction for Http {
                 }
                 flow.answer(segment.acknowledgement, segment.sequence.wrapping_add(1));
             } else if cx.direction() == Direction::Forward {
-                flow.offered = segment.sequence.wrapping_add(1);
+                (flow.offered, flow.is_offered) = (segment.sequence.wrapping_add(1), 1);
                 if is_planted(Fault::BelievesClientSyns) {
                     flow.ways[REQUESTS] = Reader::from(flow.offered, false);
                 }
@@ -473,6 +473,7 @@ impl NetworkFunction for Http {
         }
         reader.advance((skipped as u32).wrapping_add(data.len() as u32));
         reader.has_ended |= has_ended;
+        flow.is_offered = 0;
         self.read(data, &Passing { packet, cx }, flow, shared).unwrap_or(Verdict::Forward)
     }
 

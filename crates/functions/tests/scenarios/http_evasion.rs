@@ -183,6 +183,35 @@ fn a_second_answer_leaves_requests_read() {
     talk.is_refused(Client, EVIL);
 }
 
+/// A second answer after data were read changes nothing: the client has chosen the other
+/// one. It counts again after another SYN.
+#[test]
+fn a_second_answer_after_data_begins_nothing() {
+    let mut talk = Conversation::silent(&config());
+    talk.sends(Client, "SYN", CLIENT.wrapping_sub(1), b"").expect("passes");
+    talk.shake();
+    talk.asks(&EVIL[..9]);
+    let next = talk.next;
+    talk.next = [CLIENT, SERVER];
+    talk.sends(Server, "SYN ACK", 900_000, b"").expect("the client decides about it");
+    talk.next = next;
+    talk.asks(&EVIL[9..20]);
+    talk.is_refused(Client, &EVIL[20..]);
+    assert_eq!((talk.bench.state(), talk.count("out_of_order")), ("refused", 0));
+    talk.next = [CLIENT, SERVER + 50_000];
+    talk.shake();
+    talk.asks(get("/", "a.example"));
+    talk.answers(ok(""));
+    assert_eq!(talk.count("responses_2xx"), 1);
+    // However many answers a SYN has, responses are read if the client's choice is known.
+    let mut talk = conversation();
+    for other in [900_000, 800_000] {
+        talk.sends(Server, "SYN ACK", other, b"").expect("passes");
+    }
+    talk.asks(get("/", "a.example"));
+    talk.is_refused(Client, EVIL);
+}
+
 /// Segments that the server may read differently or not at all are dropped: damaged and
 /// urgent segments, fragments, SYNs with data.
 #[test]
