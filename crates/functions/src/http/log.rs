@@ -20,6 +20,10 @@ const RESPONSE: u32 = 1;
 /// Marks of requests of which a part was not kept.
 const CUT: u16 = mark::LONG_METHOD | mark::LONG_HOST | mark::LONG_PATH;
 
+/// The end of lines whose message ended in a segment that was dropped because of a later
+/// message.
+pub(super) const DROPPED: &str = ", dropped";
+
 /// The segment that is being read.
 pub(super) struct Passing<'a> {
     pub(super) packet: &'a Packet,

@@ -170,6 +170,7 @@ impl Http {
         shared: &mut HttpCounts,
     ) -> Option<Verdict> {
         let way = at.cx.direction() as usize;
+        let logged = shared.log.waiting();
         while flow.ways[way].is_reading() {
             let (read, stop) = flow.ways[way].read(&mut flow.head, data, self.header_bytes);
             data = data.get(read..).unwrap_or(&[]);
@@ -178,6 +179,9 @@ impl Http {
                 Stop::Head if way == REQUESTS => {
                     let (marks, requests) = (flow.ways[way].marks, flow.requests);
                     let refused = self.judge(flow, shared);
+                    if refused.is_some() {
+                        shared.log.append(logged, log::DROPPED);
+                    }
                     if self.is_logged && flow.requests != requests {
                         flow.refused = refused.is_some().into();
                         at.request(flow, marks, &mut shared.log);
@@ -197,6 +201,9 @@ impl Http {
                 }
             };
             if refused.is_some() {
+                if stop != Stop::Head || way == RESPONSES {
+                    shared.log.append(logged, log::DROPPED);
+                }
                 return refused;
             }
         }

@@ -2,7 +2,7 @@
 //! made and in whatever segments they come.
 
 use crate::http_conversation::Conversation;
-use crate::http_conversation::End::Client;
+use crate::http_conversation::End::{Client, Server};
 use crate::http_conversation::{get, ok};
 use serde_json::{Value, json};
 
@@ -120,6 +120,39 @@ fn refused_requests_are_logged() {
     let mut late = Conversation::new(&logging());
     late.answers("HTTP/1.1 408 Late\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(lines(&mut late), ["response 0: 408"]);
+}
+
+/// A request of a segment that is dropped for another one is not said to have passed:
+/// for a refused, a malformed and an oversized one. So is a response.
+#[test]
+fn what_is_dropped_with_others_is_logged_as_dropped() {
+    let long = format!("GET /c HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(1100));
+    for (last, said) in [
+        (get("/secret", "a"), Some("request 4: GET /secret HTTP/1.1, host a, refused")),
+        ("GET /c HTTP/1.1\r\n\r\n".to_owned(), None),
+        ("GET /c#d HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), None),
+        (long, None),
+    ] {
+        let mut config = logging();
+        config["header_bytes"] = json!(1024);
+        let mut talk = Conversation::new(&config);
+        talk.asks(get("/a", "a"));
+        let dropped = get("/b", "a") + &get("/c", "a");
+        talk.is_refused(Client, dropped + &last);
+        let mut expected = vec![
+            "request 1: GET /a HTTP/1.1, host a",
+            "request 2: GET /b HTTP/1.1, host a, dropped",
+            "request 3: GET /c HTTP/1.1, host a, dropped",
+        ];
+        expected.extend(said);
+        assert_eq!(lines(&mut talk), expected);
+    }
+    let mut talk = Conversation::new(&logging());
+    talk.asks(get("/a", "a").repeat(3));
+    talk.answers(ok("one"));
+    talk.is_refused(Server, ok("two") + "HTTP/2 200 OK\r\n\r\n");
+    let said = lines(&mut talk).split_off(3);
+    assert_eq!(said, ["response 1: 200", "response 2: 200, dropped"]);
 }
 
 /// Segments of one byte each give the same lines, and so does a segment that comes again.

@@ -44,6 +44,8 @@ struct Entry {
     id: u64,
     missed: u64,
     text: (u32, u32),
+    /// What was [appended](Log::append) to the text.
+    more: &'static str,
 }
 
 /// Notes of a function; see the module.
@@ -139,14 +141,29 @@ impl Log {
 
     fn push(&mut self, about: u32, id: u64, key: &FlowKey, ingress: u8, text: (u32, u32)) {
         let missed = core::mem::take(&mut self.missed);
-        self.entries.push(Entry { about, ingress, key: *key, id, missed, text });
+        self.entries.push(Entry { about, ingress, key: *key, id, missed, text, more: "" });
+    }
+
+    /// The number of notes that wait to be taken.
+    pub fn waiting(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Appends to the texts of the notes from the one with this index on, of those that
+    /// wait to be taken. A text has one such end: the latest.
+    pub fn append(&mut self, from: usize, more: &'static str) {
+        self.entries.iter_mut().skip(from).for_each(|entry| entry.more = more);
     }
 
     /// Takes all notes, in order.
     pub fn take(&mut self) -> Vec<Note> {
-        let note = |Entry { about, ingress, key, id, missed, text: (start, end) }| Note {
+        let text = |(start, end): (u32, u32), more: &str| {
+            let text = self.texts.get(start as usize..end as usize).unwrap_or(&[]);
+            [&text[..text.len().min(Log::MAX_TEXT - more.len())], more.as_bytes()].concat()
+        };
+        let note = |Entry { about, ingress, key, id, missed, text: range, more }| Note {
             about,
-            text: self.texts.get(start as usize..end as usize).unwrap_or(&[]).to_vec(),
+            text: text(range, more),
             ingress,
             key,
             id,
@@ -201,6 +218,24 @@ mod tests {
         assert_eq!(log.take().iter().map(|note| note.missed).collect::<Vec<_>>(), [15]);
         assert_eq!(log.entries.capacity(), room, "there was room for all");
         assert!(!log.is_prompt());
+    }
+
+    /// What is appended to texts makes none longer than the limit.
+    #[test]
+    fn texts_are_appended_to() {
+        let mut log = Log::of_texts();
+        for len in [1, 2, Log::MAX_TEXT] {
+            let text = vec![b'x'; len];
+            let write = |texts: &mut Vec<u8>| texts.extend_from_slice(&text);
+            log.say((1, len as u64), &FlowKey::default(), 3, &at(7), write);
+        }
+        assert_eq!(log.waiting(), 3);
+        log.append(1, ", y");
+        let texts: Vec<_> = log.take().into_iter().map(|note| note.text).collect();
+        assert_eq!(texts[..2], [&b"x"[..], b"xx, y"]);
+        assert!(texts[2].len() == Log::MAX_TEXT && texts[2].ends_with(b"x, y"));
+        log.append(0, ", z");
+        assert_eq!((log.waiting(), log.take().len()), (0, 0));
     }
 
     /// Texts are kept with their numbers, up to a length and a number, in memory that was
