@@ -4,8 +4,9 @@
 //! its header section is complete. The two lines are not put together here, because many
 //! pipelined requests may be outstanding, and their texts are not kept: the line of a
 //! response has the number of its request on the connection. A line's own number is made
-//! of the connection's first sequence number and that of the request, so that a segment
-//! that is processed again after a failure gives the same line.
+//! of the connection's first sequence number and the request's number, so that a segment
+//! that is processed again after a failure gives the same line. A response that answers
+//! no request has the sequence number of its header section's end instead.
 
 use super::connection::{HttpFlow, REQUESTS, RESPONSES};
 use super::message::mark;
@@ -16,6 +17,8 @@ use std::io::Write;
 /// Kinds of lines.
 const REQUEST: u32 = 0;
 const RESPONSE: u32 = 1;
+/// A response that answers no request.
+const LONE_RESPONSE: u32 = 2;
 
 /// Marks of requests of which a part was not kept.
 const CUT: u16 = mark::LONG_METHOD | mark::LONG_HOST | mark::LONG_PATH;
@@ -74,14 +77,16 @@ impl Passing<'_> {
     }
 
     /// Logs the response whose header section is complete, unless another one follows it
-    /// (RFC 9110, section 15.2). It is not assigned to its request yet.
-    pub(super) fn response(&self, flow: &HttpFlow, log: &mut Log) {
+    /// (RFC 9110, section 15.2). It is not assigned to its request yet. `end`: the number
+    /// behind the section's last byte.
+    pub(super) fn response(&self, flow: &HttpFlow, end: u32, log: &mut Log) {
         let status = flow.ways[RESPONSES].status;
         if (100..200).contains(&status) && status != 101 {
             return;
         }
         let number = flow.answered();
-        self.say(RESPONSE, flow, number, log, |text| {
+        let (kind, id) = if number == 0 { (LONE_RESPONSE, end) } else { (RESPONSE, number) };
+        self.say(kind, flow, id, log, |text| {
             // Writing into a vector does not fail.
             let _ = write!(text, "response {number}: {status}");
         });

@@ -190,7 +190,8 @@ impl Http {
                 }
                 Stop::Head => {
                     if self.is_logged && !flow.ways[way].is_ambiguous() {
-                        at.response(flow, &mut shared.log);
+                        let end = flow.ways[way].next.wrapping_sub(data.len() as u32);
+                        at.response(flow, end, &mut shared.log);
                     }
                     self.take_response(flow, shared)
                 }

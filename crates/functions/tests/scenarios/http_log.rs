@@ -191,6 +191,23 @@ fn lines_have_numbers_that_stay() {
     assert_eq!(once.iter().collect::<std::collections::HashSet<_>>().len(), 4);
 }
 
+/// Responses that answer no request have numbers of their own, which stay wherever
+/// segments end.
+#[test]
+fn responses_without_requests_have_their_own_numbers() {
+    let late = "HTTP/1.1 408 Late\r\nContent-Length: 4\r\n\r\nlate";
+    let ids = |texts: &[String]| {
+        let mut talk = Conversation::new(&logging());
+        texts.iter().for_each(|text| talk.answers(text));
+        let notes = talk.bench.notes();
+        assert!(notes.iter().all(|note| note.text == b"response 0: 408"));
+        notes.iter().map(|note| (note.about, note.id)).collect::<Vec<_>>()
+    };
+    let once = ids(&[late.repeat(3)]);
+    assert_eq!(once.iter().collect::<std::collections::HashSet<_>>().len(), 3);
+    assert_eq!(ids(&[late.to_owned(), late[..20].to_owned(), late[20..].to_owned() + late]), once);
+}
+
 /// A target that is too long is cut, which the line says; without `log` there is none.
 #[test]
 fn long_targets_are_cut() {
