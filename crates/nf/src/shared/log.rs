@@ -125,7 +125,8 @@ impl Log {
     /// True if there is room for a note, and it is not one too many.
     fn may_note(&mut self, cx: &Context) -> bool {
         let second = cx.now() / SECOND;
-        if second != self.second {
+        // Stamps of packets that are processed again, or were parked, are older.
+        if second > self.second {
             (self.second, self.noted) = (second, 0);
         }
         let has_room = self.entries.len() < self.most
@@ -218,6 +219,20 @@ mod tests {
         assert_eq!(log.take().iter().map(|note| note.missed).collect::<Vec<_>>(), [15]);
         assert_eq!(log.entries.capacity(), room, "there was room for all");
         assert!(!log.is_prompt());
+    }
+
+    /// Older stamps, as those of a replay, take part in the present second's notes.
+    #[test]
+    fn an_older_second_renews_nothing() {
+        let mut log = Log::new();
+        let mut noted = 0;
+        for number in 0..1000 {
+            log.note(number, &FlowKey::default(), 3, &at(8 - u64::from(number) % 2));
+            noted += log.take().len();
+        }
+        assert_eq!(noted, 10);
+        log.note(1, &FlowKey::default(), 3, &at(9));
+        assert_eq!(log.take().iter().map(|note| note.missed).collect::<Vec<_>>(), [990]);
     }
 
     /// What is appended to texts makes none longer than the limit.
