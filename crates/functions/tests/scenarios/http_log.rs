@@ -205,7 +205,7 @@ fn responses_without_requests_have_their_own_numbers() {
     };
     let once = ids(&[late.repeat(3)]);
     assert_eq!(once.iter().collect::<std::collections::HashSet<_>>().len(), 3);
-    assert_eq!(ids(&[late.to_owned(), late[..20].to_owned(), late[20..].repeat(1) + late]), once);
+    assert_eq!(ids(&[late.to_owned(), late[..20].to_owned(), late[20..].to_owned() + late]), once);
 }
 
 /// A target that is too long is cut, which the line says; without `log` there is none.
