@@ -81,6 +81,7 @@ impl WholeBox {
         });
         let coordinator = CoordinatorConfig {
             hosts: HostsConfig::one(),
+            names: Vec::new(),
             me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             clusters: ClusterConfig::only(2, plan.chains.len() as u16, true),
             rules: plan.rules.clone(),

@@ -43,6 +43,7 @@ fn switch_and_coordinator(steps: &[Step]) {
     });
     let config = CoordinatorConfig {
         hosts: HostsConfig::one(),
+        names: Vec::new(),
         me: coordinator_peer,
         clusters: ClusterConfig::only(3, 2, true),
         rules: Vec::new(),

@@ -2,6 +2,7 @@
 //! protection.
 
 use super::mistake::{Mistake, listed, suggestion, with_suggestion};
+use super::names;
 use super::network::Networks;
 use super::protection;
 use super::raw::{Config, FunctionConfig, OneOrMany};
@@ -100,6 +101,7 @@ pub(super) fn read(
     let mut shared = Named { pools: Vec::new(), statistics: Vec::new() };
     for (number, (name, chain)) in (0u16..).zip(&config.chains) {
         let spot = root.key("chains").key(name);
+        names::check_length(name, "a chain's", root.key("chains").name(name))?;
         if chain.functions.is_empty() {
             return Err(spot.name("functions").mistake(format!(
                 "chain `{name}` has no function: `forward` lets everything pass"

@@ -2,6 +2,7 @@
 
 use super::devices;
 use super::mistake::{Mistake, listed, suggestion};
+use super::names;
 use super::raw::{Config, OneOrMany, PortConfig, ReversePathConfig, RouteConfig};
 use super::source::Spot;
 use super::switches::SwitchEntry;
@@ -165,6 +166,7 @@ pub(super) fn read(
     };
     for (name, port) in &config.ports {
         let spot = root.key("ports").key(name);
+        names::check_length(name, "a port's", root.key("ports").name(name))?;
         let device =
             devices::name(&port.device).map_err(|message| spot.key("device").mistake(message))?;
         let (tags, flow_vlans) = devices::vlan(port, spot)?;

@@ -24,7 +24,7 @@ use super::state_server::{self, StateServers};
 use super::switches::{self, SwitchEntry};
 use super::zones;
 use holdfast_node::bfd::{Key, Peer, Settings};
-use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
+use holdfast_node::coordinator::{HostConfig, HostsConfig, IdentityKind, Name, SwitchPlace};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
 use holdfast_node::message::PoolId;
 use holdfast_node::rules::Rule;
@@ -185,6 +185,21 @@ impl Plan {
             cluster.chains.iter().any(|chain| is_meant(&self.chains[usize::from(*chain)]))
         });
         meant.map(|(node, _)| node).collect()
+    }
+
+    /// The names that have numbers, those of a kind in the order of these: for the
+    /// coordinator. A runtime is named after its cluster.
+    pub fn names(&self) -> Vec<Name> {
+        let chains = self.chains.iter().map(|chain| (IdentityKind::Chain, chain.name.clone()));
+        let ports = self.ports.iter().map(|port| (IdentityKind::Port, port.name.clone()));
+        let clusters =
+            self.clusters.iter().map(|cluster| (IdentityKind::Cluster, cluster.name.clone()));
+        let of_cluster = |cluster: &Cluster| {
+            let runtime = |at| (IdentityKind::Runtime, format!("{}/{at}", cluster.name));
+            (0..cluster.max).map(runtime).collect::<Vec<_>>()
+        };
+        let runtimes = self.clusters.iter().flat_map(of_cluster);
+        chains.chain(ports).chain(clusters).chain(runtimes).collect()
     }
 
     /// The name of a port.

@@ -213,6 +213,7 @@ fn begin(
     let mut config = CoordinatorConfig {
         me: Peer { node: NodeId::COORDINATOR, incarnation: assignment.incarnation },
         hosts: plan.hosts_config(),
+        names: plan.names(),
         clusters,
         rules: plan.rules.clone(),
         hang_timeout: plan.detection.hang_ms * MILLISECOND,

@@ -184,6 +184,7 @@ impl<'a> Cluster<'a> {
         let config = CoordinatorConfig {
             me,
             hosts: HostsConfig::one(),
+            names: Vec::new(),
             clusters: ClusterConfig::only(count, 1, true),
             rules: vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }],
             hang_timeout: 1_000 * MILLISECOND,

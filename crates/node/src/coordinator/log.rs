@@ -9,12 +9,18 @@
 //!
 //! In: entries. Out: bytes to keep. Never: I/O.
 
+use super::identities::{Change, Identities, IdentityKind};
 use super::memory::{Decision, Memory};
+use super::{CoordinatorConfig, Ledger};
+use crate::message::PoolId;
 use holdfast_wire::fnv1a;
 use serde::de::DeserializeOwned;
 
 /// Layout version of records, entries and memory.
-const VERSION: u8 = 8;
+const VERSION: u8 = 9;
+/// The version before, which is read too. Its memory has no identity table, the last
+/// field of this version's; its entries are the same.
+const BEFORE: u8 = 8;
 const SNAPSHOT: u8 = 1;
 const ENTRY: u8 = 2;
 /// Bytes of version, kind and number.
@@ -35,7 +41,7 @@ pub struct LogRecord {
 }
 
 /// Why a log cannot be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogError {
     /// Another version wrote the log.
     Version(u8),
@@ -43,8 +49,48 @@ pub enum LogError {
     Damaged(usize),
     /// A record is missing: its index. Also if the log is empty.
     Missing(usize),
-    /// The log belongs to other chains or another number of runtimes.
-    OtherConfiguration,
+    /// The log belongs to another configuration.
+    OtherConfiguration(Misfit),
+}
+
+/// The first difference of a configuration from the log's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Misfit {
+    /// The log does not have the name.
+    Added(IdentityKind, String),
+    /// Only the log has the name.
+    Removed(IdentityKind, String),
+    /// The name has this number in the log, and another one here.
+    Renumbered(IdentityKind, String, u16),
+    /// All numbers of the kind are taken, or rest.
+    Full(IdentityKind),
+    /// There are more or fewer runtimes, or they are on other hosts.
+    Runtimes,
+    /// The clusters serve other chains.
+    Clusters,
+    /// The switches have other chains.
+    Switches,
+    /// The pools are others, or have other sizes.
+    Pools,
+}
+
+impl core::fmt::Display for Misfit {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Misfit::Added(kind, name) => write!(f, "{kind} `{name}` is not in it"),
+            Misfit::Removed(kind, name) => {
+                write!(f, "{kind} `{name}` is in it, and is not configured")
+            }
+            Misfit::Renumbered(kind, name, number) => {
+                write!(f, "{kind} `{name}` has number {number} in it, and another one here")
+            }
+            Misfit::Full(kind) => write!(f, "there is no free number for another {kind}"),
+            Misfit::Runtimes => f.write_str("its runtimes are others, or on other hosts"),
+            Misfit::Clusters => f.write_str("its clusters serve other chains"),
+            Misfit::Switches => f.write_str("its switches have other chains"),
+            Misfit::Pools => f.write_str("its pools are others"),
+        }
+    }
 }
 
 impl core::fmt::Display for LogError {
@@ -56,7 +102,9 @@ impl core::fmt::Display for LogError {
             ),
             LogError::Damaged(at) => write!(f, "record {at} is damaged"),
             LogError::Missing(at) => write!(f, "record {at} is missing"),
-            LogError::OtherConfiguration => f.write_str("it was written for another configuration"),
+            LogError::OtherConfiguration(misfit) => {
+                write!(f, "it was written for another configuration: {misfit}")
+            }
         }
     }
 }
@@ -87,6 +135,60 @@ fn encode(kind: u8, number: u64, body: &impl serde::Serialize) -> Vec<u8> {
 
 fn decode<T: DeserializeOwned>(body: &[u8], at: usize) -> Result<T, LogError> {
     postcard::from_bytes(body).map_err(|_| LogError::Damaged(at))
+}
+
+/// A snapshot of the version before, with an empty identity table.
+fn with_identities(body: &[u8]) -> Vec<u8> {
+    // See `encode`.
+    postcard::to_extend(&Identities::default(), body.to_vec()).expect("the table is plain data")
+}
+
+/// Compares a configuration with the log's: first the names, so that equal numbers mean
+/// the same afterwards. Returns the change by which names get numbers, if none has one: a
+/// log of the version before is read as if they had those of their order.
+pub(super) fn compare(
+    memory: &Memory,
+    config: &CoordinatorConfig,
+    now: u64,
+) -> Result<Option<Change>, Misfit> {
+    let change = memory.identities.change(&config.names, now)?;
+    let is_unnumbered = memory.identities.is_empty();
+    if !is_unnumbered {
+        if let Some(new) = change.given.first() {
+            return Err(Misfit::Added(new.kind, new.name.clone()));
+        }
+        if let Some(gone) = change.given_up.first() {
+            return Err(Misfit::Removed(gone.kind, gone.name.clone()));
+        }
+        for (at, name) in config.names.iter().enumerate() {
+            let before = config.names[..at].iter().filter(|before| before.0 == name.0).count();
+            let is_other = |number: &u16| usize::from(*number) != before;
+            if let Some(number) = memory.identities.number(name).filter(is_other) {
+                return Err(Misfit::Renumbered(name.0, name.1.clone(), number));
+            }
+        }
+    }
+    let count = |cluster: &super::ClusterConfig| usize::from(cluster.runtimes + cluster.spare);
+    let runtimes: usize = config.clusters.iter().map(count).sum();
+    let hosts = memory.places.iter().map(|place| place.member.host);
+    if memory.places.len() != runtimes || hosts.ne(config.hosts.places().take(runtimes)) {
+        return Err(Misfit::Runtimes);
+    }
+    if !memory.chains.iter().eq(config.clusters.iter().map(|cluster| &cluster.chains)) {
+        return Err(Misfit::Clusters);
+    }
+    let switches = config.hosts.switches.iter().map(|place| &place.chains);
+    if !memory.services.iter().map(|service| &service.chains).eq(switches) {
+        return Err(Misfit::Switches);
+    }
+    let fits =
+        |(ledger, (id, size)): (&Ledger, &(PoolId, u32))| ledger.id == *id && ledger.fits(*size);
+    if memory.ledgers.len() != config.pools.len()
+        || !memory.ledgers.iter().zip(&config.pools).all(fits)
+    {
+        return Err(Misfit::Pools);
+    }
+    Ok((is_unnumbered && !change.given.is_empty()).then_some(change))
 }
 
 /// A record as text, for traces.
@@ -141,7 +243,7 @@ impl Log {
             if fnv1a(covered).to_be_bytes() != sum {
                 return Err(LogError::Damaged(at));
             }
-            if covered[0] != VERSION {
+            if !matches!(covered[0], BEFORE | VERSION) {
                 return Err(LogError::Version(covered[0]));
             }
             let number = covered[2..HEADER_LEN]
@@ -150,7 +252,11 @@ impl Log {
             let body = &covered[HEADER_LEN..];
             match (covered[1], &mut memory) {
                 (SNAPSHOT, memory) => {
-                    *memory = Some(decode(body, at)?);
+                    *memory = Some(if covered[0] == BEFORE {
+                        decode(&with_identities(body), at)?
+                    } else {
+                        decode(body, at)?
+                    });
                     (log.snapshot, log.entries) = (record.len(), 0);
                 }
                 (ENTRY, Some(memory)) if number == log.next => {

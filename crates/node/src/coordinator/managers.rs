@@ -261,6 +261,7 @@ mod tests {
                 me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
                 clusters: ClusterConfig::only(1, 1, true),
                 hosts: HostsConfig::one(),
+                names: Vec::new(),
                 rules: Vec::new(),
                 hang_timeout: 1,
                 start_timeout: 1,

@@ -10,6 +10,7 @@
 //! Everything else is learned again: reports, times of messages, questions for spare
 //! blocks.
 
+use super::identities::{Change, Identities};
 use super::{Ledger, SECOND};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Retried,
@@ -126,6 +127,8 @@ pub(super) struct Memory {
     pub(super) services: Vec<Serving>,
     /// The chains of every virtual cluster.
     pub(super) chains: Vec<Vec<u16>>,
+    /// The last field: logs of the version before end here without it.
+    pub(super) identities: Identities,
 }
 
 /// A decision.
@@ -171,6 +174,8 @@ pub(super) enum Decision {
     Switch { switch: u16, incarnation: u32 },
     /// An unknown incarnation was seen: none up to it is given again.
     Seen { incarnation: u32 },
+    /// Names get numbers, and give up others.
+    Identified { change: Change },
 }
 
 impl Memory {
@@ -395,6 +400,7 @@ impl Memory {
             Decision::Seen { incarnation } => {
                 self.next_incarnation = self.next_incarnation.max(incarnation + 1)
             }
+            Decision::Identified { change } => self.identities.apply(change),
         }
     }
 
@@ -409,6 +415,7 @@ impl Memory {
 
     fn began(&mut self, at: u64) {
         self.view += 1;
+        self.identities.began(at);
         for place in &mut self.places {
             place.started_at = place.started_at.min(at);
             place.start_at = place.start_at.map(|due| due.min(at + (SHORTEST_PAUSE << DOUBLINGS)));
@@ -652,6 +659,7 @@ mod tests {
         let config = CoordinatorConfig {
             me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
+            names: Vec::new(),
             clusters: ClusterConfig::only(3, 1, true),
             rules: Vec::new(),
             hang_timeout: SECOND,

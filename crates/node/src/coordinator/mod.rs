@@ -26,6 +26,7 @@
 mod clusters;
 mod failing;
 mod hosts;
+mod identities;
 mod ledger;
 mod log;
 mod managers;
@@ -38,8 +39,9 @@ mod status;
 
 pub use clusters::ClusterConfig;
 pub use hosts::{HostConfig, HostsConfig, SwitchPlace};
+pub use identities::{IdentityKind, Name};
 pub use ledger::{Account, Ledger};
-pub use log::{LogError, LogRecord, describe};
+pub use log::{LogError, LogRecord, Misfit, describe};
 pub use scaling::Scaling;
 pub use status::RuntimeStatus;
 
@@ -52,6 +54,7 @@ use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason, NodeId};
 use hosts::Known;
+use identities::Identities;
 use log::Log;
 use memory::{Decision, Memory, RuntimeSlot};
 use moves::Draining;
@@ -71,6 +74,9 @@ pub struct CoordinatorConfig {
     pub clusters: Vec<ClusterConfig>,
     /// The hosts that make the box.
     pub hosts: HostsConfig,
+    /// The names of chains, ports, clusters and runtimes; those of a kind in the order of
+    /// their numbers.
+    pub names: Vec<Name>,
     /// Initial service-chain rules.
     pub rules: Vec<Rule>,
     /// A runtime that is silent for so long has failed, ns.
@@ -231,6 +237,9 @@ impl Coordinator {
                 is_drained: is_spare,
                 is_spare,
             };
+        let mut identities = Identities::default();
+        let change = identities.change(&config.names, now);
+        identities.apply(&change.expect("a plan has no more names than there are numbers"));
         let memory = Memory {
             view: 0,
             next_incarnation: config.first_incarnation.max(1),
@@ -242,6 +251,7 @@ impl Coordinator {
             rules,
             services: config.hosts.services(),
             chains: config.clusters.iter().map(|cluster| cluster.chains.clone()).collect(),
+            identities,
         };
         let mut coordinator = Coordinator::of(config, now, Log::default(), memory);
         coordinator.place_services();
@@ -263,34 +273,12 @@ impl Coordinator {
         records: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Coordinator, LogError> {
         let (log, memory) = Log::read(records)?;
-        let fits = |(ledger, (id, size)): (&Ledger, &(PoolId, u32))| {
-            ledger.id == *id && ledger.fits(*size)
-        };
-        let runtimes: usize = config
-            .clusters
-            .iter()
-            .map(|cluster| usize::from(cluster.runtimes + cluster.spare))
-            .sum();
-        let are_elsewhere = memory
-            .places
-            .iter()
-            .map(|place| place.member.host)
-            .ne(config.hosts.places().take(memory.places.len()));
-        if memory.places.len() != runtimes
-            || are_elsewhere
-            || !memory.chains.iter().eq(config.clusters.iter().map(|cluster| &cluster.chains))
-            || !memory.services.iter().map(|service| &service.chains).eq(config
-                .hosts
-                .switches
-                .iter()
-                .map(|place| &place.chains))
-            || memory.ledgers.len() != config.pools.len()
-            || !memory.ledgers.iter().zip(&config.pools).all(fits)
-        {
-            return Err(LogError::OtherConfiguration);
-        }
+        let change = log::compare(&memory, &config, now).map_err(LogError::OtherConfiguration)?;
         let mut coordinator = Coordinator::of(config, now, log, memory);
         coordinator.record(Decision::Began { at: now });
+        if let Some(change) = change {
+            coordinator.record(Decision::Identified { change });
+        }
         coordinator.ask_managers();
         for place in &coordinator.memory.places {
             if place.member.state != MemberState::Failed {

@@ -32,6 +32,7 @@ impl Bench {
         let config = CoordinatorConfig {
             me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
+            names: Vec::new(),
             clusters: ClusterConfig::only(runtimes, 1, true),
             rules: Vec::new(),
             hang_timeout: 1000 * MILLISECOND,

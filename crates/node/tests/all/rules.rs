@@ -234,6 +234,7 @@ impl World {
         let coordinator = CoordinatorConfig {
             me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
+            names: Vec::new(),
             clusters,
             rules,
             hang_timeout: 1000 * MILLISECOND,
@@ -569,6 +570,7 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
     let config = CoordinatorConfig {
         me: Peer { node: NodeId::COORDINATOR, incarnation: 2 },
         hosts: HostsConfig::one(),
+        names: Vec::new(),
         clusters: ClusterConfig::only(2, 2, true),
         rules: vec![rule("udp", 0, 0)],
         hang_timeout: 1000 * MILLISECOND,

@@ -54,6 +54,7 @@ impl World {
         let config = CoordinatorConfig {
             me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
+            names: Vec::new(),
             clusters: vec![cluster],
             rules: Vec::new(),
             hang_timeout: 1000 * MILLISECOND,

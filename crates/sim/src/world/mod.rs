@@ -252,6 +252,7 @@ impl World {
         let coordinator = CoordinatorConfig {
             me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             hosts: hosts::config(plan.hosts, plan.switches, of_each),
+            names: Vec::new(),
             clusters: ClusterConfig::only(plan.runtimes, chains, promises),
             rules: rules::all_to(0, plan.switches, of_each),
             hang_timeout: 300 * MILLISECOND,

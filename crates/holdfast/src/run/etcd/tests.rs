@@ -201,6 +201,7 @@ fn coordinator_config(incarnation: u32) -> CoordinatorConfig {
     CoordinatorConfig {
         me: Peer { node: NodeId::COORDINATOR, incarnation },
         hosts: HostsConfig::one(),
+        names: Vec::new(),
         clusters: ClusterConfig::only(3, 1, true),
         rules: Vec::new(),
         hang_timeout: 500_000_000,

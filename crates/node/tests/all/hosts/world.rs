@@ -129,6 +129,7 @@ impl World {
     fn of<const N: usize>(serving: [usize; N], leader: usize, plan: Plan, switches: u16) -> World {
         let serves = |at: usize| serving.contains(&at);
         let config = CoordinatorConfig {
+            names: Vec::new(),
             me: Peer { node: NodeId::COORDINATOR, incarnation: 1 },
             clusters: ClusterConfig::only(2 * N as u16, switches, true),
             hosts: HostsConfig {
