@@ -76,6 +76,13 @@ pub const ETCD: Program = ("etcd", "etcd-server");
 /// DNS server.
 pub const DNSMASQ: Program = ("dnsmasq", "dnsmasq-base");
 
+/// A shell over a network.
+pub const SSH: Program = ("ssh", "openssh-client");
+/// Its server, which also brings `ssh-keygen`.
+pub const SSHD: Program = ("sshd", "openssh-server");
+/// An HTTPS server that needs no file but its certificate.
+pub const OPENSSL: Program = ("openssl", "openssl");
+
 /// Checks the privilege, then the programs; the error is the first thing missing.
 pub fn require(programs: &[Program]) -> Result<(), Missing> {
     if !is_privileged() {
@@ -134,9 +141,3 @@ mod tests {
         assert_eq!((missing.exit_code(), Missing::Privilege.exit_code()), (69, 77));
     }
 }
-/// A shell over a network.
-pub const SSH: Program = ("ssh", "openssh-client");
-/// Its server, which also brings `ssh-keygen`.
-pub const SSHD: Program = ("sshd", "openssh-server");
-/// An HTTPS server that needs no file but its certificate.
-pub const OPENSSL: Program = ("openssl", "openssl");

@@ -1,11 +1,11 @@
 //! SYNs: which ones begin a connection.
 //!
 //! Theory of operation. The first SYN of a direction is measured as it comes. Inside a
-//! connection a SYN may be a late one or a stranger's, which the other end answers with an
-//! acknowledgement at most (RFC 9293, section 3.10.7.4). It is therefore kept as offered.
-//! A SYN-ACK that acknowledges it makes both ends' numbers those of a new connection, and
-//! is the answer by which the SYN is timed. A SYN-ACK that acknowledges no SYN is not of
-//! the connection.
+//! connection a SYN may be a late one or a stranger's, which the other end answers with
+//! an acknowledgement at most (RFC 9293, section 3.10.7.4). It is therefore kept as
+//! offered. A SYN-ACK that acknowledges it makes both ends' numbers those of a new
+//! connection, and is the answer by which the SYN is timed. A SYN-ACK that acknowledges
+//! no SYN is not of the connection.
 
 use super::Observed;
 use super::way::{Seen, Segment};

@@ -95,11 +95,6 @@ pub(super) struct Identities {
 }
 
 impl Identities {
-    /// True if no name has a number.
-    pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
-    }
-
     /// The number of a name.
     pub(super) fn number(&self, name: &Name) -> Option<u16> {
         self.held.iter().find(|held| held.is_of(name)).map(|held| held.number)

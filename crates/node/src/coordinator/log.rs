@@ -9,7 +9,7 @@
 //!
 //! In: entries. Out: bytes to keep. Never: I/O.
 
-use super::identities::{Change, Identities, IdentityKind};
+use super::identities::{Change, Identities, Identity, IdentityKind};
 use super::memory::{Decision, Memory};
 use super::{CoordinatorConfig, Ledger};
 use crate::message::PoolId;
@@ -144,29 +144,30 @@ fn with_identities(body: &[u8]) -> Vec<u8> {
 }
 
 /// Compares a configuration with the log's: first the names, so that equal numbers mean
-/// the same afterwards. Returns the change by which names get numbers, if none has one: a
-/// log of the version before is read as if they had those of their order.
+/// the same afterwards. Returns the change of the names, if there is one: some joined the
+/// others or left them, and nobody's number is another one for that. A log of the version
+/// before is read as if its names had the numbers of their order.
 pub(super) fn compare(
     memory: &Memory,
     config: &CoordinatorConfig,
     now: u64,
 ) -> Result<Option<Change>, Misfit> {
     let change = memory.identities.change(&config.names, now)?;
-    let is_unnumbered = memory.identities.is_empty();
-    if !is_unnumbered {
-        if let Some(new) = change.given.first() {
-            return Err(Misfit::Added(new.kind, new.name.clone()));
-        }
-        if let Some(gone) = change.given_up.first() {
-            return Err(Misfit::Removed(gone.kind, gone.name.clone()));
-        }
-        for (at, name) in config.names.iter().enumerate() {
-            let before = config.names[..at].iter().filter(|before| before.0 == name.0).count();
-            let is_other = |number: &u16| usize::from(*number) != before;
-            if let Some(number) = memory.identities.number(name).filter(is_other) {
-                return Err(Misfit::Renumbered(name.0, name.1.clone(), number));
-            }
-        }
+    let mut identities = memory.identities.clone();
+    identities.apply(&change);
+    for (at, name) in config.names.iter().enumerate() {
+        let before = config.names[..at].iter().filter(|before| before.0 == name.0).count();
+        let is_other = |number: &u16| usize::from(*number) != before;
+        let Some(number) = identities.number(name).filter(is_other) else { continue };
+        // The name that is in its way, if there is one, says more.
+        let of_kind = |identity: &&Identity| identity.kind == name.0;
+        return Err(
+            match (change.given_up.iter().find(of_kind), change.given.iter().find(of_kind)) {
+                (Some(gone), _) => Misfit::Removed(gone.kind, gone.name.clone()),
+                (_, Some(new)) => Misfit::Added(new.kind, new.name.clone()),
+                _ => Misfit::Renumbered(name.0, name.1.clone(), number),
+            },
+        );
     }
     let count = |cluster: &super::ClusterConfig| usize::from(cluster.runtimes + cluster.spare);
     let runtimes: usize = config.clusters.iter().map(count).sum();
@@ -188,7 +189,8 @@ pub(super) fn compare(
     {
         return Err(Misfit::Pools);
     }
-    Ok((is_unnumbered && !change.given.is_empty()).then_some(change))
+    let is_change = !(change.given.is_empty() && change.given_up.is_empty());
+    Ok(is_change.then_some(change))
 }
 
 /// A record as text, for traces.

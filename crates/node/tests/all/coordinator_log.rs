@@ -489,7 +489,8 @@ fn misfit(log: &[Vec<u8>], config: CoordinatorConfig) -> Option<Misfit> {
     }
 }
 
-/// A log of chains `lan` and `wan` fits these, and no others.
+/// A log of chains `lan` and `wan` fits these, with or without others behind them, and
+/// none that would have another's number.
 fn assert_has_lan_and_wan(log: &[Vec<u8>]) {
     let kind = IdentityKind::Chain;
     assert_eq!(misfit(log, named(3, &["lan", "wan"])), None);
@@ -497,7 +498,11 @@ fn assert_has_lan_and_wan(log: &[Vec<u8>]) {
         misfit(log, named(3, &["aaa", "lan", "wan"])),
         Some(Misfit::Added(kind, "aaa".to_owned()))
     );
-    assert_eq!(misfit(log, named(3, &["lan"])), Some(Misfit::Removed(kind, "wan".to_owned())));
+    assert_eq!(misfit(log, named(3, &["lan", "wan", "zzz"])), None);
+    assert_eq!(misfit(log, named(3, &["lan"])), None);
+    assert_eq!(misfit(log, named(3, &["wan"])), Some(Misfit::Removed(kind, "lan".to_owned())));
+    let renamed = named(3, &["lan", "www"]);
+    assert_eq!(misfit(log, renamed), Some(Misfit::Removed(kind, "wan".to_owned())));
     assert_eq!(
         misfit(log, named(3, &["wan", "lan"])),
         Some(Misfit::Renumbered(kind, "wan".to_owned(), 1))
