@@ -67,6 +67,25 @@ fn a_chain_may_have_a_cluster_of_its_own() {
     assert_eq!((only.clusters[0].runtimes, only.clusters[0].chains.as_slice()), (3, &[0, 1][..]));
 }
 
+/// Chains and ports have the names that are written, and each runtime one after its
+/// cluster, in the order of their numbers. A name that is too long is refused.
+#[test]
+fn the_coordinator_gets_the_names() {
+    let names: Vec<String> =
+        read(EXAMPLE).names().iter().map(|(kind, name)| format!("{kind} {name}")).collect();
+    let of = |kind: &str| -> Vec<&str> {
+        names.iter().filter_map(|name| name.strip_prefix(kind)).collect()
+    };
+    assert_eq!(of("chain "), ["gold", "web"]);
+    assert_eq!(of("cluster "), ["default", "tenants-a"]);
+    let runtimes = ["default/0", "default/1", "default/2", "default/3"];
+    let of_tenants = ["tenants-a/0", "tenants-a/1", "tenants-a/2"];
+    assert_eq!(of("runtime "), [&runtimes[..], &of_tenants].concat());
+    assert_eq!(of("port ").len(), read(EXAMPLE).ports.len());
+    let long = format!("  {}:", "g".repeat(49));
+    assert!(said(&[("  gold:", &long)]).contains("a chain's name has at most 48 bytes"));
+}
+
 /// Mistakes that an operator makes with clusters and rules, each shown where it is.
 #[test]
 fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
