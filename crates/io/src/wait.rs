@@ -1,4 +1,6 @@
-//! Adaptive waiting: spin while there is work, then sleep until there is some.
+//! Adaptive waiting: spin while there is work, then sleep until there is some. How many
+//! turns without work there are, and how long the sleep is at most, is the process's own
+//! (`holdfast/run`).
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::BorrowedFd;

@@ -92,7 +92,7 @@ question! {
         /// From its runtime, once the replica has acknowledged the state. Only the state
         /// crosses the network, there and back.
         Source "source",
-        /// By the cheaper of these two ways, link by link: `nfvactor/way.rs`.
+        /// By the cheaper of these two ways, link by link: `nfvactor/release_mode.rs`.
         Auto "auto",
         /// Once the standby knows that the packet was processed.
         Standby "standby",

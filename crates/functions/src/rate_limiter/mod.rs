@@ -4,11 +4,11 @@
 //! Theory of operation. The function is a policer of token buckets ([`Rate`]). A flow's
 //! bucket is part of the flow's state, is filled by the packets' timestamps, and moves
 //! with the flow. A shared bucket is kept by the switch, which all packets of its flows
-//! pass ([`rate_limits`](NetworkFunction::rate_limits)): there is one budget, whichever
-//! runtimes serve the flows, and a flood is dropped before it reaches a runtime. A packet
-//! must conform to the shared limits first, then to those of its flow, each in the order
-//! of the configuration. A packet takes no tokens from a limit that it exceeds, but has
-//! taken tokens from the limits before.
+//! pass ([`rate_limits`](NetworkFunction::rate_limits), `node/switch/rates`): one budget,
+//! whichever runtimes serve the flows, and a flood is dropped before it reaches a
+//! runtime. A packet must conform to the shared limits first, then to those of its flow,
+//! each in the order of the configuration. A packet takes no tokens from a limit that it
+//! exceeds, but has taken tokens from the limits before.
 //!
 //! In: packets. Out: the same packets, some of them marked. Never: a queue; a function
 //! holds no packets, so it does not shape.

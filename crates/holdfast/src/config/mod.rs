@@ -7,7 +7,7 @@
 //! Two steps: [`raw`] is the text for serde; [`plan`] is the meaning, resolved by one
 //! module per section. Each module takes the raw file and the results of earlier modules,
 //! so arrows point one way: `raw`, `source`, `mistake` ← sections ← `plan` ← uses of a
-//! plan (`files`, `memory`, `warnings`, `changes` with the table `kinds`).
+//! plan (`files`, `memory`, `warnings`, `changes` with the table `reload_policy`).
 //!
 //! The parser is serde-saphyr. serde_yaml and serde_yml are no longer maintained and tell
 //! a line only for some mistakes; the marked trees of saphyr and marked-yaml keep places

@@ -5,6 +5,9 @@
 //! pause is twice the one before, up to [`LONGEST_PAUSE`]; a long incarnation resets the
 //! count.
 //!
+//! Manager, coordinator and state server are started again by this rule. The coordinator
+//! starts runtimes again by a rule of its own (`node/coordinator/memory`, `failed`).
+//!
 //! In: ends of incarnations, and the time. Out: the time of the next one. Never: the end
 //! of the box because the process is away.
 

@@ -151,7 +151,7 @@ impl RuntimeProcess {
         let mut new_keys = None;
         let mut words = transport.open();
         let clock = Clock::new();
-        let mut timeout = SpinLimit::new(SPINS);
+        let mut spins = SpinLimit::new(SPINS);
         let mut is_due = true;
         while !self.runtime.is_fenced() {
             // A turn has a cost even without work. A turn with work is followed by
@@ -179,7 +179,7 @@ impl RuntimeProcess {
                 new_keys = Some(NewKeys::listen(lines));
             }
             is_due = had_work;
-            if !timeout.is_over(had_work) {
+            if !spins.is_over(had_work) {
                 continue;
             }
             is_due = true;
@@ -224,8 +224,8 @@ impl RuntimeProcess {
         });
     }
 
-    #[inline]
     /// Processes bursts while input is left, at most `bursts`.
+    #[inline]
     fn bursts(
         &mut self,
         bursts: usize,

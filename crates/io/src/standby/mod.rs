@@ -7,7 +7,7 @@
 //! the keeper, so that everything lies at the same addresses; neither ever forks. The
 //! worker holds a lock in shared memory for as long as it lives. When it ends, for
 //! whatever reason, the kernel passes the lock on before any other cleanup. The standby
-//! wakes up (`keeper::live`), undoes the unfinished turn ([`log`]), and goes on with the
+//! wakes up (`takeover`), undoes the unfinished turn ([`log`]), and goes on with the
 //! next one. Other processes notice nothing: rings move only when a turn has been
 //! committed ([`crate::VportGuest::publish`]), so the packets that came in come once
 //! more, and the output of the undone turn was never visible. The keeper then forks

@@ -1,14 +1,13 @@
 //! The account of every pool, kept by the coordinator: blocks, their owners, and numbers
 //! held elsewhere.
 //!
-//! Theory of operation (a partition belongs to an incarnation). A
-//! block is free, granted to one incarnation of one runtime, or quarantined because that
-//! incarnation died. While it is quarantined, the recovering runtimes report which of its
-//! numbers their flows hold. When all have reported, the block can be granted again,
-//! without those. A number that a flow holds outside the block's owner is *foreign*: the
-//! ledger knows the flow's runtime, so that the number becomes free when the flow ends
-//! there, or is lost with that runtime. A number whose flow and block are at one runtime
-//! is that runtime's own affair.
+//! Theory of operation. A block is free, granted to one incarnation of one runtime, or
+//! quarantined because that incarnation died. While it is quarantined, the recovering
+//! runtimes report which of its numbers their flows hold. When all have reported, the
+//! block can be granted again, without those. A number that a flow holds outside the
+//! block's owner is *foreign*: the ledger knows the flow's runtime, so that the number
+//! becomes free when the flow ends there, or is lost with that runtime. A number whose
+//! flow and block are at one runtime is that runtime's own affair.
 //!
 //! A runtime's report may arrive after that of the runtime to which the flow has moved
 //! on: the newest epoch counts.

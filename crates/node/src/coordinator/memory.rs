@@ -7,6 +7,9 @@
 //! runtimes that must take effect are part of it ([`Ordered`]): `apply` derives them too,
 //! and they are sent until the runtime says that they have taken effect.
 //!
+//! Decisions that follow from the memory alone are taken here, too: when a runtime that
+//! has failed is started again ([`Memory::failed`]).
+//!
 //! Everything else is learned again: reports, times of messages, questions for spare
 //! blocks.
 

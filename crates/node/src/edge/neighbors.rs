@@ -7,7 +7,7 @@
 //! its first use asks the neighbour itself. If three such questions stay without an
 //! answer, all are asked again, because the address may have moved. Everything is
 //! bounded: addresses that are asked for (a scan of a large network makes thousands),
-//! neighbours, packets that wait.
+//! neighbours, packets that wait. This is the table; `resolution` asks and answers.
 
 use holdfast_protection::Released;
 use holdfast_wire::Packet;

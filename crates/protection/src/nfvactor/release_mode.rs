@@ -34,7 +34,7 @@ pub(super) enum ReleaseMode {
 /// The release mode of a link, and the counts by which [`Release::Auto`] chooses it.
 #[derive(Debug)]
 pub(super) struct Choice {
-    pub(super) way: ReleaseMode,
+    pub(super) mode: ReleaseMode,
     pub(super) detour: Detour,
     /// Latched packets wait until every packet handed over up to this commit has left.
     behind: Option<Commit>,
@@ -50,11 +50,11 @@ pub(super) struct Choice {
 
 impl Choice {
     pub(super) fn new(release: Release, detour: Detour) -> Choice {
-        let way = match (release, detour) {
+        let mode = match (release, detour) {
             (Release::Replica, _) | (Release::Auto, Detour::None) => ReleaseMode::HandOver,
             _ => ReleaseMode::Latch,
         };
-        Choice { way, detour, behind: None, handed: None, decided_next: 0, packets: 0, states: 0 }
+        Choice { mode, detour, behind: None, handed: None, decided_next: 0, packets: 0, states: 0 }
     }
 
     #[inline]
@@ -73,7 +73,7 @@ impl Choice {
     /// the packet's bytes. Hand-over goes on while packets take no more bytes than the
     /// states, and begins only below half of that, so that the mode does not oscillate.
     fn cheaper(&self) -> ReleaseMode {
-        let limit = if self.way == ReleaseMode::HandOver { self.states } else { self.states / 2 };
+        let limit = if self.mode == ReleaseMode::HandOver { self.states } else { self.states / 2 };
         match self.detour {
             Detour::None => ReleaseMode::HandOver,
             Detour::Longer if self.packets <= limit => ReleaseMode::HandOver,
@@ -113,23 +113,23 @@ impl Link {
             return;
         }
         self.choice.decided_next = now + fickle.unwrap_or(WATCHED);
-        let wanted = match (fickle, self.choice.way) {
+        let wanted = match (fickle, self.choice.mode) {
             (Some(_), ReleaseMode::HandOver) => ReleaseMode::Latch,
             (Some(_), ReleaseMode::Latch) => ReleaseMode::HandOver,
-            (None, way) if self.choice.packets == 0 => way,
+            (None, mode) if self.choice.packets == 0 => mode,
             (None, _) => self.choice.cheaper(),
         };
         (self.choice.packets, self.choice.states) = (0, 0);
         let is_changing = self.choice.behind.is_some()
-            || self.choice.way == ReleaseMode::HandOver && !self.latch.is_empty();
-        if wanted != self.choice.way && !is_changing {
+            || self.choice.mode == ReleaseMode::HandOver && !self.latch.is_empty();
+        if wanted != self.choice.mode && !is_changing {
             self.change(wanted, now, out);
         }
     }
 
     /// Changes the mode.
     pub(super) fn change(&mut self, wanted: ReleaseMode, now: u64, out: &mut Outbox) {
-        self.choice.way = wanted;
+        self.choice.mode = wanted;
         if wanted == ReleaseMode::Latch
             && self.choice.handed.is_some_and(|handed| !self.has_passed(handed))
         {
@@ -165,7 +165,7 @@ impl Link {
     /// it.
     pub(super) fn hold(&mut self, mut latched: Latched, unsaved: &Unsaved, out: &mut Outbox) {
         latched.is_for_holder =
-            self.choice.way == ReleaseMode::HandOver && self.numbers.has_answered();
+            self.choice.mode == ReleaseMode::HandOver && self.numbers.has_answered();
         if latched.is_for_holder && self.latch.is_empty() {
             self.hand_over(latched, out);
         } else if self.latch.is_empty() && unsaved.may_leave(&latched) {

@@ -567,7 +567,7 @@ fn a_change_of_the_way_keeps_the_order() {
     let mut a = Node::with(Plan::NFVACTOR_AUTO, A, 8, &[B], Detour::Longer);
     let mut b = Node::with(Plan::NFVACTOR_AUTO, B, 8, &[A], Detour::Longer);
     a.protection.plan.fickle_every = Some(u64::MAX / 2);
-    a.protection.links[0].choice.way = ReleaseMode::HandOver;
+    a.protection.links[0].choice.mode = ReleaseMode::HandOver;
     a.protection.links[0].numbers.saved = BEFORE_ALL;
     a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
     let states = |a: &mut Node| {
