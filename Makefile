@@ -65,7 +65,7 @@ unit: tests ## Unit, property, scenario, fuzz corpus, documentation and compile-
 conformance: tests ## Every protection passes one suite: a share of its failures (tests/README.md)
 	$(TEST) --test conformance
 
-sim: tests ## SEEDS worlds (8,000) of the deterministic simulator: known ones, fixed ones, new ones
+sim: tests ## SEEDS worlds (6,000) of the deterministic simulator: known ones, fixed ones, new ones
 	tests/worlds.sh
 
 loom: setup ## What processes share, under every interleaving

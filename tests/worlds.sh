@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Plays worlds of the deterministic simulator: SEEDS of them (8,000 without it), of all kinds.
+# Plays worlds of the deterministic simulator: SEEDS of them (6,000 without it), of all kinds.
 #
-# First those that once broke something (tests/seeds.txt), then a fixed part that begins at each kind's first seed, then as many from a number
-# that the commit decides (tests/run-number.sh), so that commits explore worlds that those before them have not played. A seed that fails is
+# First those that once broke something (tests/seeds.txt), then a fixed part that begins at each kind's first seed, then twice as many from a
+# number that the commit decides (tests/run-number.sh), so that commits explore worlds that those before them have not played. A seed that fails is
 # printed with the command that plays it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-seeds=${SEEDS:-8000}
+seeds=${SEEDS:-6000}
 holdfast=${HOLDFAST_BIN:?set HOLDFAST_BIN to the binary}
-[ "$seeds" -ge 20 ] || { echo "worlds: SEEDS is $seeds; fewer than 20 would leave kinds out" >&2; exit 2; }
+[ "$seeds" -ge 30 ] || { echo "worlds: SEEDS is $seeds; fewer than 30 would leave kinds out" >&2; exit 2; }
 number=$(tests/run-number.sh)
 # Each kind: its first seed, how many sets of a thousand new seeds it has, and its
-# twentieths: fixed ones, and as many new ones.
+# thirtieths: fixed ones, and twice as many new ones.
 kinds=('0 890 2' '1000000 8890 1' '10000000 8900 1' '20000000 8900 1' '30000000 8900 1' '40000000 8900 1' '50000000 8900 1' '60000000 8900 1' '70000000 8900 1')
 
 failed=0
@@ -29,14 +29,13 @@ printf '%s\n' "${known[@]}" | xargs -P "$(nproc)" -I{} bash -c '
 
 for kind in "${kinds[@]}"; do
   read -r first sets parts <<< "$kind"
-  count=$((seeds * parts / 20))
+  count=$((seeds * parts / 30))
   if [ -z "$number" ]; then
-    play "$first" $((sets > 0 ? 2 * count : count))
+    play "$first" $((3 * count))
     continue
   fi
   play "$first" "$count"
-  [ "$sets" -gt 0 ] || continue
-  play $((first + 100000 + number % sets * 1000)) "$count"
+  play $((first + 100000 + number % sets * 1000)) $((2 * count))
 done
 if [ -n "$number" ]; then
   printf 'worlds: the new seeds are those of run %s\n' "$number"
