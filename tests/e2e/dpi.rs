@@ -6,12 +6,13 @@ use anyhow::{Context, Result, ensure};
 use holdfast_control::flows::Flows;
 use holdfast_control::status::{Protected, Status};
 use holdfast_lab::process::Process;
-use holdfast_lab::requirements::*;
+use holdfast_lab::requirements::{self, *};
 use holdfast_lab::{Interrupt, programs, until};
 use holdfast_tests::network::{
     CLIENT, Chain, GIVE_UP, Network, Options, PATIENT, SERVER, ip, socket,
 };
 use holdfast_tests::runner::{Test, light};
+use holdfast_tests::said;
 use holdfast_tests::standby::{LOCAL, kill_worker};
 use holdfast_tests::verdict::ensure_unbroken;
 use std::fs;
@@ -109,21 +110,13 @@ fn protocols(network: &Network, port: u16) -> Result<Vec<String>> {
     Ok(to_port.map(|flow| flow["state"].as_str().unwrap_or_default().to_owned()).collect())
 }
 
-/// A command that must succeed. Returns its output.
-fn output(mut command: Command) -> Result<String> {
-    let out = command.output().with_context(|| format!("{command:?}"))?;
-    let said = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success(), "{command:?}: {}: {said}", out.status);
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-}
-
 /// A shell's server, and a client's session in which each line comes back.
 fn shell(network: &Network) -> Result<(Process, Child)> {
     let scratch = network.lab.scratch();
     for key in ["host", "key"] {
         let mut made = Command::new("ssh-keygen");
         made.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(scratch.join(key));
-        output(made)?;
+        said(&mut made)?;
     }
     let at = scratch.display();
     let configuration = format!(
@@ -133,9 +126,7 @@ fn shell(network: &Network) -> Result<(Process, Child)> {
     fs::write(scratch.join("sshd.conf"), configuration)?;
     fs::create_dir_all("/run/sshd")?;
     // It runs itself again by its whole path.
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).map(|place| place.join("sshd"));
-    let program = places.find(|program| program.is_file()).context("`sshd` is in PATH")?;
+    let program = requirements::find(SSHD.0).context("it is required")?;
     let mut served = network.topology.server.command(&program);
     served.args(["-D", "-e", "-f"]).arg(scratch.join("sshd.conf"));
     let mut server = Process::start(served, "sshd", scratch)?;
@@ -161,7 +152,7 @@ fn curl_and_ssh_are_known_whatever_dies(interrupt: &Interrupt) -> Result<()> {
     certified.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
     certified.args(["-nodes", "-days", "1", "-subj", "/CN=holdfast.test", "-keyout"]);
     certified.arg(scratch.join("tls.key")).arg("-out").arg(scratch.join("tls.pem"));
-    output(certified)?;
+    said(&mut certified)?;
     let mut served = network.topology.server.command("openssl");
     served.args(["s_server", "-quiet", "-www", "-accept", "443", "-key"]);
     served.arg(scratch.join("tls.key")).arg("-cert").arg(scratch.join("tls.pem"));
@@ -174,8 +165,8 @@ fn curl_and_ssh_are_known_whatever_dies(interrupt: &Interrupt) -> Result<()> {
     let page = || -> Result<()> {
         let mut got = client.command("curl");
         got.args(["-k", "-s", "-S", "--max-time", "30", &format!("https://{SERVER}/")]);
-        let said = output(got)?;
-        ensure!(said.contains("Ciphers"), "{said}");
+        let page = said(&mut got)?;
+        ensure!(page.contains("Ciphers"), "{page}");
         Ok(())
     };
     let (_sshd, mut session) = shell(&network)?;

@@ -7,7 +7,7 @@ use holdfast_lab::{Interrupt, Lab};
 use holdfast_tests::network::{Chain, Network, Options, SERVER};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::verdict::ensure_unbroken;
-use holdfast_tests::{TIMEOUT, binary};
+use holdfast_tests::{TIMEOUT, binary, said};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,15 +66,6 @@ fn target() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let target = own.ancestors().nth(3).context("a program in a target directory")?;
     Ok(target.to_owned())
-}
-
-/// The output of a command that must succeed.
-fn said(command: &mut Command) -> Result<String> {
-    let out = command.output().with_context(|| format!("{command:?}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, complained) = (text(&out.stdout), text(&out.stderr));
-    ensure!(out.status.success(), "{command:?}: {}\n{said}\n{complained}", out.status);
-    Ok(said)
 }
 
 fn a_function_of_another_crate_is_made_tested_and_survives(interrupt: &Interrupt) -> Result<()> {

@@ -27,6 +27,8 @@ pub mod verdict;
 
 pub use holdfast_lab::daemon::binary;
 
+use anyhow::{Context, Result, ensure};
+use std::process::Command;
 use std::time::Duration;
 
 /// Time limit for steps that should take a moment on a busy machine of two cores.
@@ -36,4 +38,13 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// and numbers that rest for the default time. The short form runs on every change.
 pub fn soak() -> bool {
     std::env::var_os("HOLDFAST_SOAK").is_some_and(|value| !value.is_empty())
+}
+
+/// The output of a command that must succeed.
+pub fn said(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| format!("{command:?}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, complained) = (text(&out.stdout), text(&out.stderr));
+    ensure!(out.status.success(), "{command:?}: {}\n{said}\n{complained}", out.status);
+    Ok(said)
 }

@@ -109,7 +109,7 @@ fn has_capabilities(status: &str, wanted: &[u32]) -> bool {
 }
 
 /// Finds an executable on the path, or in Debian's directories for root.
-fn find(program: &str) -> Option<PathBuf> {
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))

@@ -3,6 +3,7 @@
 
 mod coordinator;
 mod coordinator_log;
+mod coordinator_names;
 mod demotion;
 mod hosts;
 mod listing;

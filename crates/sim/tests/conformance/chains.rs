@@ -53,9 +53,11 @@ fn forgets(outcome: &Outcome) -> bool {
     })
 }
 
-/// A runtime that serves a paper's chain is killed between any two events: what left is
-/// remembered by all its functions, every connection finishes, and a demoted flow stays
-/// demoted. The same sweep must see an unprotected flow that is new again.
+/// A runtime that serves a paper's chain is killed between any two events: the chain's
+/// functions break nothing that the worlds' own keep, every connection finishes, and a
+/// demoted flow stays demoted. The same sweep must see an unprotected flow that is new
+/// again. IPS and HTTP parser decide nothing here; the end-to-end tests of their verdicts
+/// kill runtimes, too.
 pub(crate) fn papers_chains(mix: Mix) -> Result<(), String> {
     let plan = Plan {
         connections: few_connections(),
